@@ -1,0 +1,1 @@
+"""Train several different language models together with verifiable rewards."""

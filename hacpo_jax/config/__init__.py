@@ -1,0 +1,28 @@
+"""What to run: the config of a whole run, from YAML and dotted overrides."""
+
+from hacpo_jax.config.agents import Agent as AgentConfig
+from hacpo_jax.config.agents import NewModel, NewTokenizer, WarmStart
+from hacpo_jax.config.agents import Optimizer as OptimizerConfig
+from hacpo_jax.config.algorithm import Algorithm
+from hacpo_jax.config.load import load_config, parse_config, save_config
+from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
+from hacpo_jax.config.task import Arithmetic, Jsonl, Task
+
+__all__ = [
+    "AgentConfig",
+    "Algorithm",
+    "Arithmetic",
+    "Config",
+    "Evaluation",
+    "Jsonl",
+    "NewModel",
+    "NewTokenizer",
+    "OptimizerConfig",
+    "Sampling",
+    "Task",
+    "Training",
+    "WarmStart",
+    "load_config",
+    "parse_config",
+    "save_config",
+]

@@ -1,0 +1,199 @@
+"""The whole run: every section, and every check that crosses sections."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from hacpo_jax.config.agents import Agent, NewModel, Optimizer
+from hacpo_jax.config.algorithm import Algorithm
+from hacpo_jax.config.base import Section
+from hacpo_jax.config.task import Task
+from hacpo_jax.errors import UserError
+
+
+class Sampling(Section):
+    """How training answers are drawn.
+
+    Truncated sampling (top-k, top-p, min-p) is refused here: the trainer's log-probs are those of
+    the whole tempered distribution, and both sides must have the same support.
+
+    Attributes:
+      temperature: of sampler and trainer alike.
+      max_new_tokens: longest answer; longer ones are cut off, with finish reason `length`.
+      max_rows: at most this many answers are decoded at a time by one agent.
+    """
+
+    temperature: float = Field(1.0, gt=0)
+    max_new_tokens: int = Field(ge=1)
+    max_rows: int = Field(1024, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_distribution(cls, data: Any):
+        for key in ("top_k", "top_p", "min_p"):
+            if isinstance(data, dict) and key in data:
+                raise ValueError(
+                    f"{key} = {data[key]!r} would draw from fewer tokens than the trainer scores; "
+                    f"remove it here (evaluation.{key} exists)"
+                )
+        return data
+
+
+class Training(Section):
+    """The loop.
+
+    Attributes:
+      steps: how often algorithm 1 is run.
+      prompts_per_step: P, problems in one step.
+      group_size: G, answers of each agent to each problem.
+      mini_batch_prompts: groups of G answers in one update.
+      micro_batch_rows: answers whose gradient is taken at once; the rest accumulates.
+      compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere. Parameters
+        and optimizer state are always float32.
+      remat: recompute layers in the backward pass instead of storing them.
+    """
+
+    steps: int = Field(ge=1)
+    prompts_per_step: int = Field(ge=1)
+    group_size: int = Field(8, ge=1)
+    mini_batch_prompts: int = Field(ge=1)
+    micro_batch_rows: int = Field(64, ge=1)
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    remat: bool = False
+
+
+class Evaluation(Section):
+    """Measuring on the benchmarks of `task.eval`.
+
+    Attributes:
+      every: steps between two evaluations; null measures before and after only.
+      samples: answers to each problem.
+      temperature: 0 is greedy.
+      top_k: draw from the k likeliest tokens; null from all.
+      top_p: draw from the smallest set with this much probability.
+      max_new_tokens: longest answer; null as in training.
+      best_of: k of best@k (pass@k), each at most `samples`.
+    """
+
+    every: int | None = Field(None, ge=1)
+    samples: int = Field(1, ge=1)
+    temperature: float = Field(0.0, ge=0)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_new_tokens: int | None = Field(None, ge=1)
+    best_of: list[int] = []
+
+
+class Checkpoint(Section):
+    """Saving, so that a killed run goes on where it was.
+
+    Attributes:
+      every: steps between two checkpoints; the start and the end are saved too.
+      keep: how many of the latest to keep, besides the start.
+    """
+
+    every: int = Field(10, ge=1)
+    keep: int = Field(2, ge=1)
+
+
+class Config(Section):
+    """One run.
+
+    Attributes:
+      run_dir: where everything is written.
+      seed: of new weights, data order and sampling.
+      task: problems and verifier.
+      agents: the policies.
+      algorithm: the objective.
+      sampling: how answers are drawn.
+      training: the loop.
+      optimizer: for agents that name no other.
+      evaluation: measuring.
+      checkpoint: saving.
+    """
+
+    run_dir: str = Field(min_length=1)
+    seed: int = Field(0, ge=0, lt=2**31)
+    task: Task
+    agents: list[Agent] = Field(min_length=1)
+    algorithm: Algorithm = Algorithm()
+    sampling: Sampling
+    training: Training
+    optimizer: Optimizer = Optimizer()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+
+
+def check(config: Config) -> Config:
+    """Every check that needs more than one field and no file.
+
+    Raises:
+      UserError: naming the first field that cannot be right.
+    """
+    _check_agents(config)
+    _check_batches(config)
+    _check_evaluation(config)
+    return config
+
+
+def _check_agents(config: Config) -> None:
+    names = [agent.name for agent in config.agents]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise UserError(f"agents.{i}.name", name, "another agent has this name; rename one")
+    if config.algorithm.shares_answers and len(names) < 2:
+        raise UserError(
+            "algorithm.name",
+            config.algorithm.name,
+            "shares answers between agents and there is one; add an agent, or use gspo or grpo",
+        )
+    for i, agent in enumerate(config.agents):
+        if not isinstance(agent.model, NewModel):
+            continue
+        if agent.tokenizer is None:
+            raise UserError(
+                f"agents.{i}.tokenizer", None, "a new model has none of its own; name one"
+            )
+        _check_new_model(f"agents.{i}.model", agent.model)
+
+
+def _check_new_model(field: str, model: NewModel) -> None:
+    if model.num_heads % model.num_kv_heads:
+        remedy = f"must divide num_heads = {model.num_heads}"
+        raise UserError(f"{field}.num_kv_heads", model.num_kv_heads, remedy)
+    if model.head_dim % 2:
+        raise UserError(f"{field}.head_dim", model.head_dim, "must be even, for rotary embedding")
+
+
+def _check_batches(config: Config) -> None:
+    training, num_agents = config.training, len(config.agents)
+    if training.group_size < 2:
+        raise UserError(
+            "training.group_size",
+            training.group_size,
+            "advantages compare answers to one problem; use 2 or more",
+        )
+    mini, prompts = training.mini_batch_prompts, training.prompts_per_step
+    field = "training.mini_batch_prompts"
+    if config.algorithm.shares_answers and config.algorithm.minibatch_order == "mixed":
+        if mini % num_agents:
+            remedy = f"mixed mini-batches hold joint groups; use a multiple of {num_agents} agents"
+            raise UserError(field, mini, remedy)
+        mini //= num_agents
+    if prompts % mini:
+        remedy = f"must divide the {prompts} groups of training.prompts_per_step evenly"
+        raise UserError(field, training.mini_batch_prompts, remedy)
+    if config.sampling.max_rows < training.group_size:
+        remedy = f"must hold at least one group of training.group_size = {training.group_size}"
+        raise UserError("sampling.max_rows", config.sampling.max_rows, remedy)
+
+
+def _check_evaluation(config: Config) -> None:
+    evaluation = config.evaluation
+    for k in evaluation.best_of:
+        if not 1 <= k <= evaluation.samples:
+            remedy = f"must be between 1 and evaluation.samples = {evaluation.samples}"
+            raise UserError("evaluation.best_of", k, remedy)
+    if evaluation.temperature == 0 and evaluation.samples > 1:
+        remedy = "greedy answers are all alike; set evaluation.temperature above 0"
+        raise UserError("evaluation.samples", evaluation.samples, remedy)

@@ -1,0 +1,44 @@
+"""The decoder as a pure function of a plain nested dict of arrays.
+
+Transformations (`vmap` over agents, `grad`, checkpoints, optimisers) act on the dict; `bind` puts
+it back into a `Decoder` wherever the model is called. That costs tracing time only.
+"""
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx, traverse_util
+
+from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.decoder import Decoder
+
+Params = dict[str, Any]
+
+
+@functools.lru_cache(maxsize=64)
+def _declaration(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
+    """The decoder's structure, and its variables as shapes with their logical axes."""
+    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+
+
+def abstract_params(config: ModelConfig) -> Params:
+    """Shapes and dtypes of the parameters: a nested dict of `jax.ShapeDtypeStruct`, float32."""
+    return nnx.to_pure_dict(_declaration(config)[1])
+
+
+def logical_axes(config: ModelConfig) -> Params:
+    """Names of the axes of every parameter, a tuple of strings in place of each array."""
+    declared = nnx.to_flat_state(_declaration(config)[1])
+    return traverse_util.unflatten_dict({path: variable.axes for path, variable in declared})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_params(config: ModelConfig, key: jax.Array) -> Params:
+    """Fresh float32 parameters drawn from `key`, as a nested dict of arrays."""
+    return nnx.to_pure_dict(nnx.split(Decoder(config, nnx.Rngs(params=key)))[1])
+
+
+def bind(config: ModelConfig, params: Params) -> Decoder:
+    """The decoder that holds `params`, which may be tracers of any transformation and any dtype."""
+    return nnx.merge(_declaration(config)[0], params)
