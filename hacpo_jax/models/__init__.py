@@ -3,7 +3,17 @@
 from hacpo_jax.models.attention import KeyValues
 from hacpo_jax.models.config import ModelConfig, RopeScaling
 from hacpo_jax.models.decoder import Decoder
+from hacpo_jax.models.export import save_model
 from hacpo_jax.models.functional import abstract_params, bind, init_params, logical_axes
+from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
+from hacpo_jax.models.hub import resolve_model
+from hacpo_jax.models.weights import (
+    check_weights,
+    inspect_model,
+    load_config,
+    load_model,
+    load_params,
+)
 
 __all__ = [
     "Decoder",
@@ -12,6 +22,15 @@ __all__ = [
     "RopeScaling",
     "abstract_params",
     "bind",
+    "check_weights",
+    "config_from_hf",
+    "config_to_hf",
     "init_params",
+    "inspect_model",
+    "load_config",
+    "load_model",
+    "load_params",
     "logical_axes",
+    "resolve_model",
+    "save_model",
 ]

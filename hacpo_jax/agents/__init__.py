@@ -1,0 +1,18 @@
+"""Who learns: agents, their groups and their tokenizers."""
+
+from hacpo_jax.agents.agent import Agent, AgentGroup, group_agents
+from hacpo_jax.agents.build import build_agents, initial_params
+from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
+from hacpo_jax.agents.tokenizer import Tokenizer
+
+__all__ = [
+    "Agent",
+    "AgentGroup",
+    "Tokenizer",
+    "build_agents",
+    "byte_tokenizer",
+    "character_tokenizer",
+    "group_agents",
+    "initial_params",
+    "train_bpe",
+]

@@ -1,0 +1,20 @@
+"""Rollouts: a jitted decoder that shares prompts between samples."""
+
+from hacpo_jax.rollout.buckets import bucket
+from hacpo_jax.rollout.decode import DecodeSpec, Responses, decode
+from hacpo_jax.rollout.engine import Rollouts, answer, answer_keys, pad_left
+from hacpo_jax.rollout.sampling import Sampler, draw, truncate
+
+__all__ = [
+    "DecodeSpec",
+    "Responses",
+    "Rollouts",
+    "Sampler",
+    "answer",
+    "answer_keys",
+    "bucket",
+    "decode",
+    "draw",
+    "pad_left",
+    "truncate",
+]

@@ -1,0 +1,105 @@
+r"""Mathematical equality of answers, by math-verify.
+
+Only worker processes import this module: parsing reads model output with SymPy, which may evaluate
+it, never end, or use up the memory.
+"""
+
+import functools
+import re
+from typing import Any
+
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from math_verify.errors import TimeoutException
+from sympy import FiniteSet
+
+from hacpo_jax.tasks.boxed import last_boxed
+
+# Limits of one parse and of one comparison; the pool's wall clock is the limit of the whole.
+PARSE_SECONDS = 2
+COMPARE_SECONDS = 2
+# Without a box the answer is looked for in the end of a response: the search is quadratic.
+SEARCHED_CHARS = 4096
+
+_EXTRACTION = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+_TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|tt)?|mbox|math(?:rm|bf|it))\s*\{([^{}]*)\}")
+_BARE_WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z ,.'-]*")
+_ANSWER_PHRASE = re.compile(r"answer\s*(?:is|:)\s*:?|####", re.IGNORECASE)
+
+
+def math_reward(response: str, answer: str) -> float:
+    r"""Returns 1.0 if the response's final answer equals the gold answer, else 0.0.
+
+    The final answer is the last `\boxed{...}`, else the last expression. An answer that cannot be
+    parsed or compared is a wrong answer. Gold answers that are words, such as `\text{east}`, are
+    compared as text: as mathematics they would be products of letters.
+
+    Args:
+      response: what the model wrote.
+      answer: the gold answer in LaTeX, with or without `$` or `\boxed`.
+
+    Raises:
+      TimeoutError: a parse or the comparison did not end within its limit.
+    """
+    boxed = last_boxed(response)
+    final = _last_line_answer(response) if boxed is None else boxed
+    gold_boxed = last_boxed(answer)
+    gold = answer.strip() if gold_boxed is None else gold_boxed.strip()
+    if gold and gold == final.strip():
+        return 1.0
+    if _is_text(gold):
+        return float(_text_key(gold) == _text_key(final))
+    try:
+        targets = _parse_gold(gold)
+        if not targets:
+            return float(_text_key(gold) == _text_key(final))
+        return float(_equal(targets, response, boxed))
+    except TimeoutException:
+        raise TimeoutError("the answer could not be parsed and compared in time") from None
+
+
+def _equal(targets: tuple[Any, ...], response: str, boxed: str | None) -> bool:
+    if boxed is None:
+        return _compare(targets, response[-SEARCHED_CHARS:])
+    if _compare(targets, rf"\boxed{{{boxed.strip()}}}"):
+        return True
+    # The parts of a gold answer of several values may stand in a box each.
+    several = any(isinstance(target, FiniteSet) for target in targets)
+    return several and _compare(targets, response[-SEARCHED_CHARS:])
+
+
+def _compare(targets: tuple[Any, ...], text: str) -> bool:
+    try:
+        found = parse(text, _EXTRACTION, parsing_timeout=PARSE_SECONDS, raise_on_error=True)
+        return verify(list(targets), found, timeout_seconds=COMPARE_SECONDS, raise_on_error=True)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        # SymPy raises many kinds of errors on expressions without a value, such as 1/0.
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_gold(gold: str) -> tuple[Any, ...]:
+    delimited = "$" in gold.replace(r"\$", "")
+    text = gold if delimited else f"${gold}$"
+    return tuple(parse(text, _EXTRACTION, parsing_timeout=PARSE_SECONDS, raise_on_error=True))
+
+
+def _is_text(gold: str) -> bool:
+    plain = gold.strip("$ .,()")
+    wrapped = _TEXT_COMMAND.fullmatch(plain)
+    if wrapped is not None:
+        return any(character.isalpha() for character in wrapped[1])
+    return _BARE_WORDS.fullmatch(plain) is not None
+
+
+def _text_key(text: str) -> tuple[str, ...]:
+    """Words without markup, case, brackets and spacing; the order of a list is not compared."""
+    plain = _TEXT_COMMAND.sub(r"\1", text).casefold()
+    parts = (" ".join(part.split()).strip(" .()$*\"'") for part in plain.split(","))
+    return tuple(sorted(filter(None, parts)))
+
+
+def _last_line_answer(response: str) -> str:
+    lines = response.rstrip().rsplit("\n", 1)
+    return _ANSWER_PHRASE.split(lines[-1])[-1]

@@ -1,0 +1,94 @@
+"""Saving and restoring everything that changes, with Orbax: written whole or not at all."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from hacpo_jax.errors import UserError
+from hacpo_jax.training.step import RunState
+
+
+class Checkpoints:
+    """The checkpoints of one run; writing goes on in the background.
+
+    The start (step 0, after warm starts) is kept beside the latest ones: the frozen reference
+    policies are its parameters.
+
+    Args:
+      directory: where they live.
+      keep: how many of the latest to keep.
+    """
+
+    def __init__(self, directory: Path, keep: int):
+        policy = checkpoint_managers.AnyPreservationPolicy(
+            [checkpoint_managers.LatestN(keep), _Start()]
+        )
+        self._manager = ocp.CheckpointManager(
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=policy, cleanup_tmp_directories=True
+            ),
+        )
+        self._directory = directory
+
+    def latest(self) -> int | None:
+        """Steps done at the newest whole checkpoint, or None."""
+        return self._manager.latest_step()
+
+    def save(self, state: RunState) -> None:
+        """Start writing a checkpoint; the state may be donated right after."""
+        self._manager.save(state.step, args=ocp.args.StandardSave(_snapshot(state)))
+
+    def restore(self, like: RunState, step: int) -> RunState:
+        """The state at `step`.
+
+        Args:
+          like: a state of the same agents, or its shapes.
+          step: steps done.
+
+        Raises:
+          UserError: the checkpoint is damaged or of other agents.
+        """
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _tree(like))
+        try:
+            tree = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            path = self._directory / str(step)
+            remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
+            raise UserError("checkpoint", str(path), remedy) from error
+        return RunState(int(tree["step"]), tuple(tree["learners"]), np.asarray(tree["history"]))
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+class _Start(checkpoint_managers.PreservationPolicy):
+    """Keeps the checkpoint of step 0."""
+
+    def should_preserve(self, checkpoints, *, context):
+        return [info.step == 0 for info in checkpoints]
+
+
+def _tree(state: RunState) -> dict:
+    return {
+        "step": np.asarray(state.step, np.int32),
+        "learners": list(state.learners),
+        "history": state.history,
+    }
+
+
+def _snapshot(state: RunState) -> dict:
+    """The state as a tree that later updates cannot touch.
+
+    On CPU Orbax would write from the very buffers that the next update is free to reuse.
+    """
+    tree = _tree(state)
+    if jax.default_backend() == "cpu":
+        tree["learners"] = jax.tree.map(jnp.copy, tree["learners"])
+    return tree

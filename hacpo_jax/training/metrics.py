@@ -1,0 +1,102 @@
+"""Numbers of one step for `metrics.jsonl`; names are listed in the README."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from hacpo_jax.rollout import Rollouts
+from hacpo_jax.training.gather import Feedback
+from hacpo_jax.training.run import Run
+
+Metrics = dict[str, float | int | str | None]
+
+
+class StepTimes:
+    """Seconds of each phase, of one group or of all."""
+
+    def __init__(self, num_groups: int):
+        self._of_group: list[dict[str, float]] = [{} for _ in range(num_groups)]
+        self._of_all: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def measure(self, phase: str, group: int | None = None) -> Iterator[None]:
+        """Time a phase, of one group or (None) of all of them."""
+        start = time.perf_counter()
+        yield
+        times = self._of_all if group is None else self._of_group[group]
+        times[f"time/{phase}"] = time.perf_counter() - start
+
+    def of(self, group: int, tokens: int) -> Metrics:
+        """Phases that a group took part in, and one agent's sampling speed."""
+        times = self._of_all | self._of_group[group]
+        return {**times, "tokens_per_second": tokens / times["time/rollout"]}
+
+
+def own_metrics(
+    agent: int,
+    feedback: Feedback,
+    rollouts: Rollouts,
+    member: int,
+    history: np.ndarray,
+    ratio,
+    run: Run,
+) -> Metrics:
+    """How one agent's own answers did, and how able it is beside its peers."""
+    valid = feedback.valid[agent]
+    rewards = feedback.rewards[agent][valid]
+    groups = [row[ok] for row, ok in zip(feedback.rewards[agent], valid, strict=True)]
+    known = history[:, agent][~np.isnan(history[:, agent])]
+    lengths = rollouts.lengths[member]
+    sampled = rollouts.log_probs[member].sum() / max(lengths.sum(), 1)
+    return {
+        "reward/mean": _mean(rewards),
+        "reward/std": float(rewards.std()) if rewards.size else None,
+        "reward/equal_groups": float(np.mean([len(np.unique(g)) < 2 for g in groups])),
+        "capability": _mean(known),
+        **{
+            f"omega/{peer.name}": float(ratio[agent, peer.index])
+            for peer in run.agents
+            if peer.index != agent
+        },
+        "entropy/sampled": -float(sampled),
+        "response_length/mean": float(lengths.mean()),
+        "truncated": float((~rollouts.stopped[member]).mean()),
+        "invalid": int((~valid).sum()),
+    }
+
+
+def update_metrics(updates: list[dict], member: int, agent: int, run: Run) -> Metrics:
+    """Means over the updates of a step, weighted by the sequences each metric is a mean of."""
+    rows = [{name: value[member] for name, value in update.items()} for update in updates]
+    found: Metrics = {}
+    for peer in run.agents:
+        name = "own" if peer.index == agent else peer.name
+        if name != "own" and not run.config.algorithm.shares_answers:
+            continue
+        for metric in ("ratio", "clip_fraction", "capped_fraction"):
+            found[f"{metric}/{name}"] = _weighted(rows, f"{metric}/{peer.index}", f"count/{peer.index}")
+    if run.config.algorithm.shares_answers:
+        peers = [peer.index for peer in run.agents if peer.index != agent]
+        for row in rows:
+            row["count/cross"] = sum(row[f"count/{j}"] for j in peers)
+        found["cross_gradient_fraction"] = _weighted(rows, "cross_gradient_fraction", "count/cross")
+    found["kl"] = _weighted(rows, "kl", "count/own") if "kl" in rows[0] else None
+    found["entropy"] = _weighted(rows, "entropy", "count/own")
+    found["grad_norm"] = float(np.mean([row["grad_norm"] for row in rows]))
+    found["loss"] = float(np.mean([row["loss"] for row in rows]))
+    # Before the first update the trainer's weights are the sampler's: the rest is rounding.
+    found["sampler_gap"] = float(rows[0]["sampler_gap"])
+    return found
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _weighted(rows: list[dict], name: str, weight: str) -> float | None:
+    total = sum(row[weight] for row in rows)
+    if total == 0:
+        return None
+    return float(sum(row[name] * row[weight] for row in rows) / total)

@@ -1,0 +1,209 @@
+"""Each algorithm as advantages, a loss and its divisors, all from `hacpo_jax.objectives`."""
+
+import dataclasses
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from hacpo_jax import objectives
+from hacpo_jax.config import Algorithm
+
+Metrics = dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """What a loss needs to know of N answers besides their log-probs.
+
+    Args:
+      mask: `[N, T]` response tokens.
+      source: `[N]` index of the agent that answered.
+      advantages: `[N]`.
+      behavior_mean_log_prob: `[N]` of the source, over its own tokens.
+      old_log_probs: `[N, T]` of the source; equals the learner's tokens on own answers only.
+      reference_log_probs: `[N, T]` of the learner's frozen start; zeros without a KL penalty.
+    """
+
+    mask: jax.Array
+    source: jax.Array
+    advantages: jax.Array
+    behavior_mean_log_prob: jax.Array
+    old_log_probs: jax.Array
+    reference_log_probs: jax.Array
+
+
+class Objective(Protocol):
+    """An algorithm; frozen, so that it can be a jit constant."""
+
+    def advantages(self, rewards: jax.Array, valid: jax.Array, ratio: jax.Array) -> jax.Array:
+        """`[A learner, A source, P, G]` from rewards `[A, P, G]` and capability ratio `[A, A]`."""
+        ...
+
+    def normalizer(self, samples: Samples) -> jax.Array:
+        """Divisor of the loss, counted over a whole mini-batch."""
+        ...
+
+    def loss(
+        self,
+        log_probs: jax.Array,
+        samples: Samples,
+        learner: jax.Array,
+        update_index: jax.Array,
+        normalizer: jax.Array | None,
+    ) -> tuple[jax.Array, Metrics]:
+        """Loss, and metrics named `<metric>/<source index>` with their `count/<source index>`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class HacpoObjective:
+    """HACPO, algorithms §2-§6."""
+
+    num_agents: int
+    max_reward: float
+    alpha: float
+    clip_low: float
+    clip_step: float
+    clip_cross: bool
+    eps_low: float
+    eps_high: float
+    cross_baseline: str
+    capability_baseline: bool
+    discrepancy: bool
+    reduction: str
+
+    def advantages(self, rewards, valid, ratio):
+        return objectives.hacpo_advantages(
+            rewards,
+            ratio,
+            cross_baseline=self.cross_baseline,
+            discrepancy=self.discrepancy,
+            capability_baseline=self.capability_baseline,
+            max_reward=self.max_reward,
+            valid=valid,
+        )
+
+    def normalizer(self, samples):
+        return objectives.count_sequences_per_source(
+            samples.mask, samples.source, num_agents=self.num_agents
+        )
+
+    def loss(self, log_probs, samples, learner, update_index, normalizer):
+        return objectives.hacpo_loss(
+            log_probs,
+            samples.mask,
+            samples.behavior_mean_log_prob,
+            samples.advantages,
+            samples.source,
+            learner=learner,
+            num_agents=self.num_agents,
+            update_index=update_index,
+            alpha=self.alpha,
+            clip_low=self.clip_low,
+            clip_step=self.clip_step,
+            eps_low=self.eps_low,
+            eps_high=self.eps_high,
+            reduction=self.reduction,
+            clip_cross=self.clip_cross,
+            normalizer=normalizer,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceObjective:
+    """GSPO on own answers, or on everybody's when `joint` (naive sharing)."""
+
+    num_agents: int
+    joint: bool
+    eps_low: float
+    eps_high: float
+    scale: str
+
+    def advantages(self, rewards, valid, ratio):
+        function = objectives.pooled_advantages if self.joint else objectives.group_advantages
+        values = function(rewards, scale=self.scale, valid=valid)  # [A, P, G]
+        return jnp.broadcast_to(values, (self.num_agents, *values.shape))
+
+    def normalizer(self, samples):
+        return objectives.count_sequences(samples.mask)
+
+    def loss(self, log_probs, samples, learner, update_index, normalizer):
+        def clipped(mask, normalizer):
+            return objectives.gspo_loss(
+                log_probs,
+                mask,
+                samples.behavior_mean_log_prob,
+                samples.advantages,
+                eps_low=self.eps_low,
+                eps_high=self.eps_high,
+                normalizer=normalizer,
+            )
+
+        loss, _ = clipped(samples.mask, normalizer)
+        metrics, carrying = _by_source(clipped, samples, self.num_agents), 0.0
+        counts = 0.0
+        for j in range(self.num_agents):
+            cross = (learner != j) * metrics[f"count/{j}"]
+            carrying += cross * (1 - metrics[f"clip_fraction/{j}"])
+            counts += cross
+        metrics["cross_gradient_fraction"] = carrying / jnp.maximum(counts, 1)
+        return loss, metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenObjective:
+    """GRPO on own answers; without scaling, Dr. GRPO."""
+
+    num_agents: int
+    eps_low: float
+    eps_high: float
+    scale: str
+    reduction: str
+
+    def advantages(self, rewards, valid, ratio):
+        values = objectives.group_advantages(rewards, scale=self.scale, valid=valid)
+        return jnp.broadcast_to(values, (self.num_agents, *values.shape))
+
+    def normalizer(self, samples):
+        count = objectives.count_tokens if self.reduction == "tokens" else objectives.count_sequences
+        return count(samples.mask)
+
+    def loss(self, log_probs, samples, learner, update_index, normalizer):
+        def clipped(mask, normalizer):
+            return objectives.grpo_loss(
+                log_probs,
+                mask,
+                samples.old_log_probs,
+                samples.advantages,
+                eps_low=self.eps_low,
+                eps_high=self.eps_high,
+                reduction=self.reduction,
+                normalizer=normalizer,
+            )
+
+        loss, _ = clipped(samples.mask, normalizer)
+        metrics = _by_source(clipped, samples, self.num_agents)
+        return loss, metrics | {"cross_gradient_fraction": jnp.zeros(())}
+
+
+def _by_source(clipped, samples: Samples, num_agents: int) -> Metrics:
+    """The metrics of a loss that does not tell sources apart, for each source alone."""
+    found = {}
+    for j in range(num_agents):
+        mask = samples.mask & (samples.source == j)[:, None]
+        _, metrics = clipped(mask, None)
+        found |= {f"{name}/{j}": value for name, value in metrics.items()}
+        found[f"count/{j}"] = objectives.count_sequences(mask).astype(jnp.float32)
+    return found
+
+
+def make_objective(config: Algorithm, num_agents: int) -> Objective:
+    """The objective that `config.name` names, with the settings of its section."""
+    if config.name == "hacpo":
+        settings = config.hacpo.model_dump()
+        return HacpoObjective(num_agents, config.max_reward, **settings)
+    if config.name == "grpo":
+        return TokenObjective(num_agents, **config.grpo.model_dump())
+    return SequenceObjective(num_agents, config.name == "naive", **config.gspo.model_dump())

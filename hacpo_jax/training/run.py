@@ -1,0 +1,155 @@
+"""Everything about a run that does not change while it runs, checked and put together once."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
+from hacpo_jax.config import Config
+from hacpo_jax.errors import UserError
+from hacpo_jax.rollout import DecodeSpec, Sampler
+from hacpo_jax.tasks import Verifier, check_template, make_verifier
+from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
+from hacpo_jax.training.objective import make_objective
+from hacpo_jax.training.scoring import PolicySpec
+from hacpo_jax.training.update import UpdateSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The fixed part of a run.
+
+    Args:
+      config: as resolved.
+      agents: all agents, by index.
+      groups: the same agents as they are trained together.
+      train: problems to learn from.
+      benchmarks: problems to measure on, by name.
+      verifier: grades answers; close it when done.
+      dtype: dtype of activations.
+    """
+
+    config: Config
+    agents: tuple[Agent, ...]
+    groups: tuple[AgentGroup, ...]
+    train: Problems
+    benchmarks: dict[str, Problems]
+    verifier: Verifier
+    dtype: jnp.dtype
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates of each learner in one step."""
+        training, algorithm = self.config.training, self.config.algorithm
+        sources = len(self.agents) if algorithm.shares_answers else 1
+        return sources * training.prompts_per_step // training.mini_batch_prompts
+
+    def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
+        """How training answers are drawn."""
+        sampling = self.config.sampling
+        return self._decode_spec(
+            group, Sampler(sampling.temperature), sampling.max_new_tokens
+        )
+
+    def evaluation_spec(self, group: AgentGroup) -> DecodeSpec:
+        """How answers to benchmarks are drawn."""
+        evaluation = self.config.evaluation
+        sampler = Sampler(evaluation.temperature, evaluation.top_k, evaluation.top_p)
+        return self._decode_spec(group, sampler, evaluation_tokens(self.config))
+
+    def _decode_spec(self, group: AgentGroup, sampler: Sampler, max_new_tokens: int) -> DecodeSpec:
+        return DecodeSpec(
+            model=group.model,
+            sampler=sampler,
+            max_new_tokens=max_new_tokens,
+            stop_ids=group.tokenizer.stop_ids,
+            num_tokens=group.tokenizer.size,
+            dtype=self.dtype,
+        )
+
+    def policy_spec(self, group: AgentGroup) -> PolicySpec:
+        """How a group's log-probs are computed: tempered exactly as its samples were."""
+        return PolicySpec(
+            model=group.model,
+            temperature=self.config.sampling.temperature,
+            num_tokens=group.tokenizer.size,
+            dtype=self.dtype,
+            remat=self.config.training.remat,
+        )
+
+    def update_spec(self, group: AgentGroup) -> UpdateSpec:
+        """How a group is updated."""
+        algorithm = self.config.algorithm
+        return UpdateSpec(
+            policy=self.policy_spec(group),
+            objective=make_objective(algorithm, len(self.agents)),
+            optimizer=group.optimizer,
+            total_updates=self.config.training.steps * self.updates_per_step,
+            kl_coef=algorithm.kl_coef,
+            entropy_coef=algorithm.entropy_coef,
+        )
+
+
+def prepare(config: Config) -> Run:
+    """Load problems and tokenizers, check models, and start the verifier; no weights yet.
+
+    Raises:
+      UserError: something in the config cannot work.
+    """
+    task = config.task
+    check_template(task.template, "task.template")
+    train_examples = load_examples(task.train, "task.train")
+    benchmark_examples = {
+        name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
+    }
+    texts = [example.prompt + example.solution for example in train_examples]
+    agents = build_agents(config.agents, texts)
+    train = encode_problems(
+        train_examples,
+        agents,
+        task,
+        max_new_tokens=config.sampling.max_new_tokens,
+        field="task.train",
+    )
+    if len(train) < config.training.prompts_per_step:
+        raise UserError(
+            "training.prompts_per_step",
+            config.training.prompts_per_step,
+            f"there are only {len(train)} training problems; lower it or add problems",
+        )
+    benchmarks = {
+        name: encode_problems(
+            examples,
+            agents,
+            task,
+            max_new_tokens=evaluation_tokens(config),
+            field=f"task.eval.{name}",
+        )
+        for name, examples in benchmark_examples.items()
+    }
+    verifier = make_verifier(
+        task.verifier.name, workers=task.verifier.workers, timeout=task.verifier.timeout
+    )
+    return Run(
+        config=config,
+        agents=tuple(agents),
+        groups=tuple(group_agents(agents)),
+        train=train,
+        benchmarks=benchmarks,
+        verifier=verifier,
+        dtype=compute_dtype(config.training.compute_dtype),
+    )
+
+
+def evaluation_tokens(config: Config) -> int:
+    """Longest answer in evaluations."""
+    return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
+
+
+def compute_dtype(name: str) -> jnp.dtype:
+    """The dtype that `training.compute_dtype` names; `auto` follows the platform."""
+    if name == "auto":
+        # Skinny bfloat16 products are several times slower than float32 ones on CPU.
+        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(name)

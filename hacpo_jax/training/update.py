@@ -1,0 +1,225 @@
+"""One optimizer update of every agent of a group from one mini-batch."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hacpo_jax import objectives
+from hacpo_jax.config import OptimizerConfig
+from hacpo_jax.training.objective import Metrics, Objective, Samples
+from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LearnerState:
+    """What an update changes; every leaf has a leading agent axis `[A, ...]`.
+
+    Args:
+      params: float32 parameters.
+      opt_state: state of the optimizer.
+      updates: int32, updates made.
+      skipped: int32, updates left out because a gradient was not finite.
+    """
+
+    params: dict
+    opt_state: optax.OptState
+    updates: jax.Array
+    skipped: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MiniBatch:
+    """Answers of one update with what the loss needs of them; leaves are `[..., N, ...]`."""
+
+    answers: Answers
+    source: jax.Array
+    advantages: jax.Array
+    behavior_mean_log_prob: jax.Array
+    old_log_probs: jax.Array
+    reference_log_probs: jax.Array
+
+    def samples(self) -> Samples:
+        return Samples(
+            mask=self.answers.mask,
+            source=self.source,
+            advantages=self.advantages,
+            behavior_mean_log_prob=self.behavior_mean_log_prob,
+            old_log_probs=self.old_log_probs,
+            reference_log_probs=self.reference_log_probs,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSpec:
+    """Everything static about an update; hashable, so it can be a jit constant.
+
+    Args:
+      policy: how log-probs are computed.
+      objective: the loss.
+      optimizer: settings of AdamW.
+      total_updates: length of the learning-rate schedule.
+      kl_coef: weight of the KL penalty on own answers.
+      entropy_coef: weight of the entropy bonus on own answers.
+    """
+
+    policy: PolicySpec
+    objective: Objective
+    optimizer: OptimizerConfig
+    total_updates: int
+    kl_coef: float
+    entropy_coef: float
+
+
+def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
+    """AdamW behind global-norm clipping; decay on matrices only."""
+    decay_steps = max(total_updates - config.warmup_updates, 1)
+    after = {
+        "constant": optax.constant_schedule(config.learning_rate),
+        "linear": optax.linear_schedule(config.learning_rate, 0.0, decay_steps),
+        "cosine": optax.cosine_decay_schedule(config.learning_rate, decay_steps),
+    }[config.schedule]
+    # The first update of a warm-up already moves: its step size is 1 / (warmup_updates + 1).
+    rise = optax.linear_schedule(
+        config.learning_rate / (config.warmup_updates + 1),
+        config.learning_rate,
+        max(config.warmup_updates, 1),
+    )
+    schedule = optax.join_schedules([rise, after], [config.warmup_updates])
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.adamw(
+            schedule,
+            config.beta1,
+            config.beta2,
+            config.eps,
+            weight_decay=config.weight_decay,
+            mask=_is_matrix,
+        ),
+    )
+
+
+def _is_matrix(params):
+    """Norms and biases are left out of weight decay; paths tell, since layers are stacked."""
+    small = ("norm", "bias")
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: not str(path[-1].key).endswith(small), params
+    )
+
+
+def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> LearnerState:
+    """A fresh optimizer for parameters `[A, ...]`."""
+    num_agents = jax.tree.leaves(params)[0].shape[0]
+    opt_state = jax.vmap(make_optimizer(optimizer, total_updates).init)(params)
+    zeros = jnp.zeros(num_agents, jnp.int32)
+    return LearnerState(params, opt_state, updates=zeros, skipped=zeros)
+
+
+def apply_gradients(
+    state: LearnerState, gradients, optimizer: optax.GradientTransformation
+) -> tuple[LearnerState, jax.Array]:
+    """Update one agent, or leave it as it is if the gradient is not finite.
+
+    Returns:
+      The new state and the gradient's global norm before clipping.
+    """
+    norm = optax.global_norm(gradients)
+    finite = jnp.isfinite(norm)
+    gradients = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
+    steps, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, steps)
+
+    def keep(new, old):
+        return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
+    state = LearnerState(
+        params=keep(params, state.params),
+        opt_state=keep(opt_state, state.opt_state),
+        updates=state.updates + finite,
+        skipped=state.skipped + ~finite,
+    )
+    return state, norm
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
+def update(
+    state: LearnerState,
+    batch: MiniBatch,
+    learners: jax.Array,
+    update_index: jax.Array,
+    *,
+    spec: UpdateSpec,
+) -> tuple[LearnerState, Metrics]:
+    """Take one optimizer step on one mini-batch, for every agent of a group.
+
+    Gradients of micro-batches add up under divisors counted over the whole mini-batch, so loss and
+    gradient do not depend on how it is cut.
+
+    Args:
+      state: `[A, ...]`; donated.
+      batch: `[A, M, R, ...]`, M micro-batches of R rows.
+      learners: `[A]` indices of the group's agents among all agents.
+      update_index: updates already made in this step.
+      spec: what is static.
+
+    Returns:
+      The new state, and metrics, `[A]` each, over the mini-batch before the step.
+    """
+
+    def one_agent(state, batch, learner):
+        loss_of = functools.partial(_micro_loss, spec=spec, learner=learner, index=update_index)
+        whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.samples())
+        own = _own(whole, learner)
+        divisors = (spec.objective.normalizer(whole), objectives.count_sequences(own))
+
+        def accumulate(total, rows):
+            (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+                state.params, rows, divisors
+            )
+            return jax.tree.map(jnp.add, total, gradients), scored
+
+        zeros = jax.tree.map(jnp.zeros_like, state.params)
+        gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
+        log_probs, entropy = (x.reshape(whole.mask.shape) for x in (log_probs, entropy))
+        loss, metrics = _total_loss(log_probs, entropy, whole, None, spec, learner, update_index)
+        gap = jnp.where(own, jnp.abs(log_probs - whole.old_log_probs), 0.0).max()
+        new_state, norm = apply_gradients(
+            state, gradients, make_optimizer(spec.optimizer, spec.total_updates)
+        )
+        return new_state, metrics | {"loss": loss, "grad_norm": norm, "sampler_gap": gap}
+
+    return jax.vmap(one_agent)(state, batch, learners)
+
+
+def _micro_loss(params, rows: MiniBatch, divisors, *, spec: UpdateSpec, learner, index):
+    scored = answer_log_probs(params, rows.answers, spec.policy)
+    loss, _ = _total_loss(*scored, rows.samples(), divisors, spec, learner, index)
+    return loss, scored
+
+
+def _total_loss(log_probs, entropy, samples: Samples, divisors, spec: UpdateSpec, learner, index):
+    """Policy loss with the optional KL penalty and entropy bonus, both on own answers only."""
+    policy_divisor, own_divisor = (None, None) if divisors is None else divisors
+    loss, metrics = spec.objective.loss(log_probs, samples, learner, index, policy_divisor)
+    own = _own(samples, learner)
+    count = objectives.count_sequences(own)
+    bonus = objectives.mean_log_prob(entropy, own).sum()  # a token mean per row, as in the KL
+    metrics["entropy"] = bonus / jnp.maximum(count, 1)
+    metrics["count/own"] = count.astype(jnp.float32)
+    if spec.entropy_coef:
+        loss -= spec.entropy_coef * bonus / jnp.maximum(count if divisors is None else own_divisor, 1)
+    if spec.kl_coef:
+        penalty, kl_metrics = objectives.kl_penalty(
+            log_probs, samples.reference_log_probs, own, normalizer=own_divisor
+        )
+        loss += spec.kl_coef * penalty
+        metrics |= kl_metrics
+    return loss, metrics
+
+
+def _own(samples: Samples, learner) -> jax.Array:
+    return samples.mask & (samples.source == learner)[:, None]

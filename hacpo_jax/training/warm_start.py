@@ -1,0 +1,128 @@
+"""Supervised training on solutions, which brings an agent to where rewards can teach it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hacpo_jax import objectives
+from hacpo_jax.agents import Agent, AgentGroup
+from hacpo_jax.config import OptimizerConfig
+from hacpo_jax.evaluation import evaluate_group
+from hacpo_jax.rollout import Sampler
+from hacpo_jax.tasks.problems import Problems
+from hacpo_jax.training.batches import pad_prompts, pad_responses
+from hacpo_jax.training.run import Run
+from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
+from hacpo_jax.training.update import (
+    LearnerState,
+    apply_gradients,
+    init_state,
+    make_optimizer,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where a warm start stands."""
+
+    step: int
+    loss: float
+    accuracy: float | None  # greedy, on training problems; None between two looks
+
+
+def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None]):
+    """Train one agent on the solutions of training problems.
+
+    Args:
+      run: the run.
+      agent: has a `warm_start` section.
+      params: its parameters, without an agent axis.
+      report: called after every check and at the end.
+
+    Returns:
+      The trained parameters.
+    """
+    settings = agent.warm_start
+    assert settings is not None
+    optimizer = OptimizerConfig(
+        learning_rate=settings.learning_rate, warmup_updates=min(20, settings.steps // 5)
+    )
+    alone = AgentGroup((agent,))
+    # Solutions are learned as they are, whatever temperature answers are drawn at later.
+    policy = dataclasses.replace(run.policy_spec(alone), temperature=1.0)
+    state = init_state(jax.tree.map(lambda x: x[None], params), optimizer, settings.steps)
+    solutions = _solutions(agent, run.train)
+    rng = np.random.default_rng([run.config.seed, agent.index, 1])
+    for step in range(1, settings.steps + 1):
+        rows = rng.integers(len(solutions), size=settings.batch_size)
+        batch = _batch(run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
+        state, loss = _update(
+            state, batch, policy=policy, optimizer=optimizer, total_updates=settings.steps
+        )
+        look = step % settings.check_every == 0 or step == settings.steps
+        if not look:
+            continue
+        accuracy = None
+        if settings.until_accuracy is not None:
+            accuracy = _train_accuracy(run, alone, state.params, settings.check_problems)
+        report(Progress(step, float(loss[0]), accuracy))
+        if accuracy is not None and accuracy >= settings.until_accuracy:
+            break
+    return jax.tree.map(lambda x: x[0], state.params)
+
+
+def _solutions(agent: Agent, problems: Problems) -> list[list[int]]:
+    texts = [example.solution for example in problems.examples]
+    return [[*ids, agent.tokenizer.eos_id] for ids in agent.tokenizer.encode_texts(texts)]
+
+
+def _batch(prompts, solutions) -> Answers:
+    tokens, lengths = pad_prompts(prompts)
+    responses, response_lengths = pad_responses([solutions], 1)
+    return Answers(tokens, lengths, responses[0, :, 0], response_lengths[0, :, 0])
+
+
+def _train_accuracy(run: Run, group: AgentGroup, params, count: int) -> float:
+    """Greedy accuracy on the first training problems: held-out ones stay unseen."""
+    first = run.train.first(count)
+    spec = dataclasses.replace(run.sampling_spec(group), sampler=Sampler(0.0))
+    (graded,) = evaluate_group(
+        group,
+        params,
+        first,
+        run.verifier,
+        spec=spec,
+        samples=1,
+        seed=run.config.seed,
+        max_rows=run.config.sampling.max_rows,
+    )
+    return graded.summary((), run.config.algorithm.max_reward)["accuracy"]
+
+
+@functools.partial(
+    jax.jit, static_argnames=("policy", "optimizer", "total_updates"), donate_argnames="state"
+)
+def _update(
+    state: LearnerState,
+    batch: Answers,
+    *,
+    policy: PolicySpec,
+    optimizer: OptimizerConfig,
+    total_updates: int,
+) -> tuple[LearnerState, jax.Array]:
+    """One update on the mean negative log-prob of all solution tokens."""
+
+    def loss_of(params):
+        log_probs, _ = answer_log_probs(params, batch, policy)
+        count = jnp.maximum(objectives.count_tokens(batch.mask), 1)
+        return -jnp.where(batch.mask, log_probs, 0.0).sum() / count
+
+    def one_agent(state):
+        loss, gradients = jax.value_and_grad(loss_of)(state.params)
+        return apply_gradients(state, gradients, make_optimizer(optimizer, total_updates))[0], loss
+
+    return jax.vmap(one_agent)(state)
