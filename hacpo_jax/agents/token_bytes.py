@@ -111,8 +111,8 @@ def tile_by_offsets(
 ) -> list[tuple[int, int]]:
     """Byte spans of tokens whose joined bytes are not the text's (a normalizer changed it).
 
-    Tokens that share characters form a group; a group covers the bytes of its characters, and its
-    tokens tile them.
+    Tokens that share characters form a group; a group covers the bytes of its characters and of
+    those that no token has after it (a combining mark that was composed), and its tokens tile them.
 
     Args:
       text: the text as it was before normalization.
@@ -126,7 +126,7 @@ def tile_by_offsets(
         while last < len(offsets) and offsets[last][0] < reach:
             reach = max(reach, offsets[last][1])
             last += 1
-        end = byte_at[-1] if last == len(offsets) else max(begin, byte_at[reach])
+        end = byte_at[-1] if last == len(offsets) else max(begin, byte_at[offsets[last][0]])
         spans += tile(begin, end, sizes[first:last])
         first, begin = last, end
     return spans

@@ -195,7 +195,8 @@ def _head_is_embedding(directory: Path, field: str) -> bool:
             return True
         head, table = (tensors[name].get_slice(name) for name in (HEAD, EMBEDDING))
         rows = table.get_shape()[0]
-        blocks = [slice(i, i + _COMPARED_ROWS) for i in range(0, rows, _COMPARED_ROWS)]
+        starts = range(0, rows, _COMPARED_ROWS)
+        blocks = [slice(i, min(i + _COMPARED_ROWS, rows)) for i in starts]
         return all(np.array_equal(head[block], table[block]) for block in blocks)
 
 

@@ -51,4 +51,4 @@ def source_members(mask: jax.Array, source: jax.Array, num_agents: int) -> jax.A
     """bool [N, A]: row n has a token and comes from agent a."""
     check_shape("mask", mask, (None, None))
     check_shape("source", source, mask.shape[:1])
-    return jax.nn.one_hot(source, num_agents, dtype=bool) & nonempty(mask)[:, None]
+    return (source[:, None] == jnp.arange(num_agents)) & nonempty(mask)[:, None]

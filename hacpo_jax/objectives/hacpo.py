@@ -76,6 +76,8 @@ def hacpo_loss(
       ValueError: `reduction` or a shape is none of the above.
     """
     check_choice("reduction", reduction, ("sources", "sequences"))
+    if normalizer is not None:
+        check_shape("normalizer", normalizer, (num_agents,))
     ratio, capped = sequence_ratio(log_probs, mask, behavior_mean_log_prob)
     check_shape("advantages", advantages, ratio.shape)
     members = source_members(mask, source, num_agents)  # [N, A]
@@ -96,8 +98,7 @@ def hacpo_loss(
 
     sums = jnp.sum(jnp.where(members, terms[:, None], 0), axis=0)  # [A]
     own_counts = jnp.sum(members, axis=0)
-    counts = own_counts if normalizer is None else jnp.asarray(normalizer)
-    check_shape("normalizer", counts, (num_agents,))
+    counts = own_counts if normalizer is None else normalizer
     if reduction == "sources":
         loss = -jnp.sum(safe_divide(sums, counts))
     else:

@@ -5,18 +5,23 @@ import json
 import multiprocessing
 import os
 import queue
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.tasks import worker
 
 # A worker starts within seconds; a busy machine or a module that imports much needs longer.
 START_SECONDS = 120.0
+# Worker processes find their modules where this one does.
+_BOOT = """
+import json, sys
+fd, sys.path[:], function = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+from hacpo_jax.tasks.worker import serve
+serve(fd, function)
+"""
 _CLOSED = "the verifier was closed"
 
 
@@ -43,10 +48,11 @@ def _failure(error: str, timed_out: bool = False) -> Verdict:
 
 
 class ProcessGrader:
-    """Grades answers in spawned worker processes, each answer within a wall clock.
+    """Grades answers in worker processes, each answer within a wall clock.
 
-    Processes are spawned, not forked, because the parent holds the threads and devices of JAX.
-    Every worker has its own pipe and a thread that serves it, so that a death or a kill is known to
+    Workers are fresh interpreters: a fork would inherit the threads and devices of JAX, and a
+    spawned child of `multiprocessing` would import the main script, and JAX with it, again. Every
+    worker has its own pipe and a thread that serves it, so that a death or a kill is known to
     belong to one answer and cannot break what other workers are doing. A new worker takes the place
     of a dead one. All start at construction, which waits until one has imported the verifier.
 
@@ -124,30 +130,28 @@ class _Worker:
         except TimeoutError:
             return f"importing took longer than {START_SECONDS} s"
         except (EOFError, OSError):
-            return (
-                "the process died while it started (a script that builds a verifier must do so"
-                " under `if __name__ == '__main__':`)"
-            )
+            return "the process died while it started"
         self._ready = error is None
         return error
 
     def grade(self, response: str, answer: str, timeout: float) -> Verdict:
         """Has one answer graded; a worker that fails is replaced before this returns."""
+        if self._process.poll() is not None and not self._replace():  # died since its last answer
+            return _failure(_CLOSED)
         error = self.start_error()
         if error is not None:
-            verdict = _failure(error)
+            return _failure(error)
+        try:
+            self._connection.send((response, answer))
+            kind, value = self._receive(timeout)
+        except TimeoutError:
+            verdict = _failure(f"took longer than {timeout} s", timed_out=True)
+        except (EOFError, OSError):
+            verdict = _failure("the worker process died")
         else:
-            try:
-                self._connection.send((response, answer))
-                kind, value = self._receive(timeout)
-            except TimeoutError:
-                verdict = _failure(f"took longer than {timeout} s", timed_out=True)
-            except (EOFError, OSError):
-                verdict = _failure("the worker process died")
-            else:
-                if kind == "reward":
-                    return Verdict(value, valid=True)
-                return _failure(value, timed_out=kind == "timeout")
+            if kind == "reward":
+                return Verdict(value, valid=True)
+            return _failure(value, timed_out=kind == "timeout")
         return verdict if self._replace() else _failure(_CLOSED)
 
     def close(self) -> None:
@@ -155,7 +159,7 @@ class _Worker:
         with self._lock:
             self._closed = True
             self._process.kill()
-            self._process.join()
+            self._process.wait()
 
     def _receive(self, timeout: float):
         """The next message; JSON, because unpickling would trust what verifiers may have done."""
@@ -169,21 +173,18 @@ class _Worker:
             if self._closed:
                 return False
             self._process.kill()
-            self._process.join()
+            self._process.wait()
             self._connection.close()
             self._spawn()
             return True
 
     def _spawn(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection: Connection
-        self._connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(
-            target=worker.serve,
-            args=(theirs, self._function, [*sys.path, os.getcwd()]),
-            name="verifier",
-            daemon=True,
+        self._connection, theirs = multiprocessing.Pipe()
+        path = json.dumps([*filter(None, sys.path), os.getcwd()])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), path, self._function],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
         )
-        self._process.start()
         theirs.close()  # or the death of the process would not end the stream
         self._ready = False

@@ -5,8 +5,7 @@ import json
 import math
 import resource
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,19 @@ MEMORY_BYTES = 4 * 2**30
 _ERROR_CHARS = 300
 
 
-def serve(connection: Connection, function: str, search_path: Sequence[str]) -> None:
+def serve(descriptor: int, function: str) -> None:
     """Imports a verifier, reports on that, and grades answers until the parent is gone.
 
     Sent as JSON: first why the verifier cannot be used, or null; then the result of `grade` for
     every pair (response, answer) received.
 
     Args:
-      connection: to the parent.
+      descriptor: of the pipe to the parent.
       function: `package.module:function`, called as f(response, answer).
-      search_path: folders to import from, besides the worker's own.
     """
+    connection = Connection(descriptor)
     # An interrupt from the keyboard reaches the whole process group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path.extend(folder for folder in search_path if folder not in sys.path)
     try:
         verifier = _load(function)
     except BaseException as error:
@@ -84,18 +82,12 @@ def _send(connection: Connection, message: object) -> None:
 
 
 def _limit_memory() -> None:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():  # other systems than Linux do not enforce the limit
+        return
     # Address space that the imports reserved does not count: some libraries map many GiB.
-    limit = _address_space() + MEMORY_BYTES
+    limit = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY_BYTES
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-
-
-def _address_space() -> int:
-    """Bytes of address space in use; 0 where the system does not say."""
-    try:
-        pages = Path("/proc/self/statm").read_text().split()[0]
-    except OSError:
-        return 0
-    return int(pages) * resource.getpagesize()

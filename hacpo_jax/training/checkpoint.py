@@ -25,7 +25,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int):
         policy = checkpoint_managers.AnyPreservationPolicy(
-            [checkpoint_managers.LatestN(keep), _Start()]
+            [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps([0])]
         )
         self._manager = ocp.CheckpointManager(
             directory.absolute(),
@@ -66,13 +66,6 @@ class Checkpoints:
         """Wait until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
-
-
-class _Start(checkpoint_managers.PreservationPolicy):
-    """Keeps the checkpoint of step 0."""
-
-    def should_preserve(self, checkpoints, *, context):
-        return [info.step == 0 for info in checkpoints]
 
 
 def _tree(state: RunState) -> dict:

@@ -45,6 +45,11 @@ class Run:
         sources = len(self.agents) if algorithm.shares_answers else 1
         return sources * training.prompts_per_step // training.mini_batch_prompts
 
+    @property
+    def total_updates(self) -> int:
+        """Optimizer updates of each learner in the whole run."""
+        return self.config.training.steps * self.updates_per_step
+
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
         sampling = self.config.sampling
@@ -85,7 +90,7 @@ class Run:
             policy=self.policy_spec(group),
             objective=make_objective(algorithm, len(self.agents)),
             optimizer=group.optimizer,
-            total_updates=self.config.training.steps * self.updates_per_step,
+            total_updates=self.total_updates,
             kl_coef=algorithm.kl_coef,
             entropy_coef=algorithm.entropy_coef,
         )

@@ -115,8 +115,9 @@ def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> Learne
     """A fresh optimizer for parameters `[A, ...]`."""
     num_agents = jax.tree.leaves(params)[0].shape[0]
     opt_state = jax.vmap(make_optimizer(optimizer, total_updates).init)(params)
-    zeros = jnp.zeros(num_agents, jnp.int32)
-    return LearnerState(params, opt_state, updates=zeros, skipped=zeros)
+    # Two arrays: one buffer cannot be donated twice.
+    updates, skipped = jnp.zeros(num_agents, jnp.int32), jnp.zeros(num_agents, jnp.int32)
+    return LearnerState(params, opt_state, updates, skipped)
 
 
 def apply_gradients(

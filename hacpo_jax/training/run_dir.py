@@ -1,0 +1,145 @@
+"""A run's directory: config, metrics, evaluations, samples, summary."""
+
+import fcntl
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hacpo_jax.config import Config, load_config, save_config
+from hacpo_jax.errors import UserError
+from hacpo_jax.exchange import Rollout, write_jsonl
+
+
+class RunDirectory:
+    """Where one run writes; one process at a time.
+
+    Args:
+      config: the run. If the directory already has one, it must be the same.
+
+    Raises:
+      UserError: the directory belongs to another config, holds something else, or is in use.
+    """
+
+    def __init__(self, config: Config):
+        self.path = Path(config.run_dir)
+        existing = self._saved_config()
+        if existing is not None:
+            _check_same(self.path, existing, config)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError("run_dir", str(self.path), "exists and is no run; choose another")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"cannot be made ({error.strerror})"
+            raise UserError("run_dir", str(self.path), remedy) from None
+        self._lock = _lock(self.path)
+        save_config(config, self.path / "config.yaml")
+
+    def _saved_config(self) -> Config | None:
+        path = self.path / "config.yaml"
+        return load_config(path) if path.exists() else None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after `step` steps were done: it will be written again."""
+        _keep_lines(self.path / "metrics.jsonl", lambda row: row["step"] <= step)
+        _keep_lines(self.path / "evaluations.jsonl", lambda row: row["step"] < step)
+
+    def log_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
+        _append(self.path / "metrics.jsonl", rows)
+
+    def log_evaluation(self, rows: Iterable[dict[str, Any]]) -> None:
+        _append(self.path / "evaluations.jsonl", rows)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_rows(self.path / "metrics.jsonl")
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        return read_rows(self.path / "evaluations.jsonl")
+
+    def write_rollouts(self, step: int, records: list[Rollout]) -> None:
+        """All records of a step, one JSON object a line."""
+        write_jsonl(self.path / "rollouts" / f"step_{step:06d}.jsonl", records)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._lock.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSONL file; a last line that was cut off by a kill is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that readers see the old or the new one, never a part."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _keep_lines(path: Path, wanted) -> None:
+    if path.exists():
+        rows = [row for row in read_rows(path) if wanted(row)]
+        replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _lock(path: Path):
+    file = (path / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        remedy = "another process is running there; wait for it or choose another"
+        raise UserError("run_dir", str(path), remedy) from None
+    return file
+
+
+def _check_same(path: Path, there: Config, here: Config) -> None:
+    """Same run, moved folders and checkpoint habits aside; more steps if no schedule depends on it."""
+    free = {"run_dir", "checkpoint"}
+    if all(agent.optimizer.schedule == "constant" for agent in here.agents):
+        free.add("training.steps")
+    old, new = _flat(there.model_dump(mode="json")), _flat(here.model_dump(mode="json"))
+    for key in sorted(old.keys() | new.keys()):
+        if key in free or key.split(".")[0] in free or old.get(key) == new.get(key):
+            continue
+        remedy = (
+            f"belongs to another config: {key} is {_yaml(old.get(key))} there and "
+            f"{_yaml(new.get(key))} here; choose another run_dir or use the same values"
+        )
+        raise UserError("run_dir", str(path), remedy)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested mappings and lists."""
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {k: v for key, item in items for k, v in _flat(item, f"{prefix}.{key}").items()}
+    return {prefix.lstrip("."): value}
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()

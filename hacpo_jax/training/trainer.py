@@ -1,0 +1,175 @@
+"""The run from its first check to its summary."""
+
+import contextlib
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hacpo_jax.agents import initial_params
+from hacpo_jax.config import Config
+from hacpo_jax.evaluation import evaluate_group
+from hacpo_jax.models import abstract_params
+from hacpo_jax.training.checkpoint import Checkpoints
+from hacpo_jax.training.console import Console
+from hacpo_jax.training.run import Run, prepare
+from hacpo_jax.training.run_dir import RunDirectory
+from hacpo_jax.training.step import RunState, train_step
+from hacpo_jax.training.update import init_state
+from hacpo_jax.training.warm_start import warm_start
+
+
+def train(config: Config, console: Console) -> dict[str, Any]:
+    """Run, or go on with, a whole run.
+
+    Args:
+      config: the run.
+      console: shows what happens.
+
+    Returns:
+      The summary that is also written to `summary.json`.
+
+    Raises:
+      UserError: something in the config, the files it names or the run directory cannot work.
+    """
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        directory = RunDirectory(config)
+        stack.callback(directory.close)
+        run = prepare(config)
+        stack.callback(run.verifier.close)
+        console.prepared(run)
+        checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        state, references = start_or_resume(run, checkpoints, console)
+        directory.rewind(state.step)
+
+        while True:
+            if _evaluation_due(config, state.step):
+                directory.log_evaluation(evaluate(run, state, console))
+            if state.step >= config.training.steps:
+                break
+            state, result = train_step(run, state, references)
+            directory.log_metrics(result.metrics)
+            directory.write_rollouts(state.step, result.records)
+            console.step(state.step, result.metrics)
+            if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
+                checkpoints.save(state)
+
+        summary = summarize(run, directory, time.monotonic() - started)
+        directory.write_summary(summary)
+    return summary
+
+
+def start_or_resume(run: Run, checkpoints: Checkpoints, console: Console):
+    """The state to go on from, and the frozen reference policies where a KL penalty needs them."""
+    latest = checkpoints.latest()
+    if latest is None:
+        state = start(run, console)
+        checkpoints.save(state)
+    else:
+        console.resumed(latest)
+        state = checkpoints.restore(abstract_state(run), latest)
+    if not run.config.algorithm.kl_coef:
+        return state, [None] * len(run.groups)
+    if latest:
+        first = checkpoints.restore(abstract_state(run), 0)
+        return state, [learner.params for learner in first.learners]
+    # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
+    return state, [jax.tree.map(jnp.copy, learner.params) for learner in state.learners]
+
+
+def start(run: Run, console: Console) -> RunState:
+    """First weights, warm starts, and fresh optimizers."""
+    params = [initial_params(group, run.config.seed) for group in run.groups]
+    for g, group in enumerate(run.groups):
+        for member, agent in enumerate(group.agents):
+            if agent.warm_start is None:
+                continue
+            alone = jax.tree.map(lambda x, m=member: x[m], params[g])
+            trained = warm_start(run, agent, alone, console.warm_start(agent))
+            params[g] = jax.tree.map(lambda x, t, m=member: x.at[m].set(t), params[g], trained)
+    return _fresh_state(run, params)
+
+
+def _fresh_state(run: Run, params) -> RunState:
+    """Step 0 of a run from the parameters `[A, ...]` of each group."""
+    learners = [
+        init_state(p, group.optimizer, run.total_updates)
+        for p, group in zip(params, run.groups, strict=True)
+    ]
+    return RunState(0, tuple(learners), _empty_history(run))
+
+
+def abstract_state(run: Run) -> RunState:
+    """Shapes of a run's state, to restore a checkpoint into."""
+    learners = []
+    for group in run.groups:
+        params = jax.tree.map(
+            lambda x, count=len(group.agents): jax.ShapeDtypeStruct((count, *x.shape), x.dtype),
+            abstract_params(group.model),
+        )
+        fresh = functools.partial(
+            init_state, optimizer=group.optimizer, total_updates=run.total_updates
+        )
+        learners.append(jax.eval_shape(fresh, params))
+    return RunState(0, tuple(learners), _empty_history(run))
+
+
+def _empty_history(run: Run) -> np.ndarray:
+    window = run.config.algorithm.capability.window
+    return np.full((window, len(run.agents)), np.nan, np.float32)
+
+
+def _evaluation_due(config: Config, step: int) -> bool:
+    every = config.evaluation.every
+    return step in (0, config.training.steps) or (every is not None and step % every == 0)
+
+
+def evaluate(run: Run, state: RunState, console: Console) -> list[dict[str, Any]]:
+    """Measure every agent on every benchmark; one row each."""
+    settings, rows = run.config.evaluation, []
+    for name, problems in run.benchmarks.items():
+        for group, learner in zip(run.groups, state.learners, strict=True):
+            graded = evaluate_group(
+                group,
+                learner.params,
+                problems,
+                run.verifier,
+                spec=run.evaluation_spec(group),
+                samples=settings.samples,
+                seed=run.config.seed,
+                max_rows=run.config.sampling.max_rows,
+            )
+            for agent, answers in zip(group.agents, graded, strict=True):
+                scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
+                rows.append(
+                    {"step": state.step, "agent": agent.name, "benchmark": name, **scores}
+                )
+    console.evaluation(state.step, rows)
+    return rows
+
+
+def summarize(run: Run, directory: RunDirectory, seconds: float) -> dict[str, Any]:
+    """What the run came to; `seconds` are those of this process alone."""
+    steps = run.config.training.steps
+    agents = {}
+    for agent in run.agents:
+        rows = [row for row in directory.evaluations() if row["agent"] == agent.name]
+        agents[agent.name] = {
+            "eval": {
+                when: {row["benchmark"]: row["accuracy"] for row in rows if row["step"] == step}
+                for when, step in (("before", 0), ("after", steps))
+            }
+        }
+    training = run.config.training
+    return {
+        "algorithm": run.config.algorithm.name,
+        "agents": agents,
+        "steps": steps,
+        "rollouts": steps * training.prompts_per_step * training.group_size * len(run.agents),
+        "seconds": round(seconds, 1),
+    }
