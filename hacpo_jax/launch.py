@@ -1,19 +1,39 @@
 """The command line: `python -m hacpo_jax.launch [verb] --config FILE [key=value ...]`."""
 
+import importlib
+import os
 import sys
+from collections.abc import Sequence
 
+from hacpo_jax.cli.help import help_text
+from hacpo_jax.cli.text import printable
+from hacpo_jax.cli.words import parse
 from hacpo_jax.errors import UserError
 
 
-def main(argv):
-    from hacpo_jax.config import load_config
-    from hacpo_jax.training.console import Console
-    from hacpo_jax.training.trainer import train
-    c = load_config(argv[0], argv[1:])
-    console = Console()
-    s = train(c, console)
-    console.summary(s, c.run_dir)
+def main(words: Sequence[str]) -> int:
+    """Do what the words after the program's name say.
+
+    Returns:
+      The exit code: 0; 2 for bad input, told in one line; 130 when interrupted.
+    """
+    # Only tokenizers and configs of transformers are used, so it need not miss torch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    try:
+        command = parse(words)
+        if command.help:
+            print(help_text(command.verb))
+            return 0
+        # Each verb imports what it needs: JAX takes seconds, and bad words need none of it.
+        importlib.import_module(f"hacpo_jax.cli.{command.verb}").run(command)
+    except UserError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same train command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

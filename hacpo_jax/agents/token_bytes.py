@@ -54,17 +54,12 @@ def token_bytes(
     return table | {id_: text.encode() for id_, text in added.items()}
 
 
-def continuation(spec: Mapping[str, Any], control: Iterable[int]) -> dict[str, Any]:
+def continuation(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The same tokenizer for text that continues another: nothing is put before or around it.
 
     SentencePiece-style tokenizers put a space before a document. A response does not start one, so
     the parts that insert it (`Prepend`, `Metaspace`, `ByteLevel`) are told not to.
-
-    Args:
-      spec: JSON of the tokenizer.
-      control: ids of added tokens to mark as special, so that they can be switched off in text.
     """
-    control = set(control)
     spec = {key: part if key == "model" else copy.deepcopy(part) for key, part in spec.items()}
     spec["truncation"] = spec["padding"] = spec["post_processor"] = None
     kept = [n for n in _leaves(spec["normalizer"], "normalizers") if n["type"] != "Prepend"]
@@ -74,8 +69,6 @@ def continuation(spec: Mapping[str, Any], control: Iterable[int]) -> dict[str, A
             part["prepend_scheme"] = "never"
         elif part["type"] == "ByteLevel":
             part["add_prefix_space"] = False
-    for token in spec["added_tokens"]:
-        token["special"] |= token["id"] in control
     return spec
 
 

@@ -114,7 +114,7 @@ class Tokenizer:
         self._control_text = re.compile(
             "|".join(f"(?={re.escape(added[id_])})" for id_ in sorted(special))
         )
-        self._texts = tokenizers.Tokenizer.from_str(json.dumps(continuation(spec, special)))
+        self._texts = tokenizers.Tokenizer.from_str(json.dumps(continuation(spec)))
         self._texts.encode_special_tokens = True
 
         self.vocabulary_fingerprint: str = _digest(spec)
@@ -257,7 +257,8 @@ class Tokenizer:
     def _plain(self, text: str, ids: list[int]) -> list[int]:
         """`ids` if free of control tokens; else the text again, with each spelling of one broken.
 
-        A Unigram model, or BPE with unlucky merges, can build a control token out of characters.
+        A stop token need not be marked as special, and a Unigram model, or BPE with unlucky merges,
+        can build a special token out of characters.
         """
         if self._control.isdisjoint(ids):
             return ids

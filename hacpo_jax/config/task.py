@@ -18,6 +18,7 @@ class Arithmetic(Section):
       high: greatest operand.
       operations: which of `+`, `-`, `*`.
       seed: which problems of the split are taken, and their order.
+      template: the problem's text, with `{a}`, `{op}` and `{b}`.
     """
 
     kind: Literal["arithmetic"]
@@ -27,6 +28,7 @@ class Arithmetic(Section):
     high: int = Field(99, ge=0)
     operations: str = Field("+", pattern=r"^[-+*]+$")
     seed: int = 0
+    template: str = "{a}{op}{b}="
 
     @model_validator(mode="after")
     def _ordered(self):
@@ -41,9 +43,10 @@ class Jsonl(Section):
     Attributes:
       kind: `jsonl`.
       path: the file.
-      prompt: field of the problem; dots reach into nested objects.
+      prompt: field of the problem, or several to be joined; dots reach into nested objects.
       answer: field of the right answer.
       solution: field of the text for supervised warm starts; null takes the answer.
+      id_column: field of a unique name; null numbers the lines.
       answer_pattern: regular expression whose first group is the answer within that field.
       boxed: the answer is the last `\\boxed{...}` within that field.
       limit: take only this many rows; null takes all.
@@ -52,9 +55,10 @@ class Jsonl(Section):
 
     kind: Literal["jsonl"]
     path: str
-    prompt: str = "problem"
+    prompt: str | list[str] = "problem"
     answer: str = "answer"
     solution: str | None = None
+    id_column: str | None = None
     answer_pattern: str | None = None
     boxed: bool = False
     limit: int | None = Field(None, ge=1)

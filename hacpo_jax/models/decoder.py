@@ -18,8 +18,8 @@ from hacpo_jax.models.rope import rotate, rotation
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], std: float = 0.02):
-    value = std * jax.random.normal(rngs.params(), shape, jnp.float32)
+def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], fan_in: int):
+    value = jax.random.normal(rngs.params(), shape, jnp.float32) * fan_in**-0.5
     return nnx.Param(value, axes=axes)
 
 
@@ -41,13 +41,11 @@ class Attention(nnx.Module):
         layers, embed, n, k, d = c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim
         q_axes = ("layers", "embed", "heads", "head_dim")
         kv_axes = ("layers", "embed", "kv_heads", "head_dim")
-        self.q = _weight(rngs, (layers, embed, n, d), q_axes)
-        self.k = _weight(rngs, (layers, embed, k, d), kv_axes)
-        self.v = _weight(rngs, (layers, embed, k, d), kv_axes)
-        o_std = 0.02 / (2 * layers) ** 0.5  # keeps the residual stream's variance at any depth
-        self.o = _weight(
-            rngs, (layers, n, d, embed), ("layers", "heads", "head_dim", "embed"), o_std
-        )
+        o_axes = ("layers", "heads", "head_dim", "embed")
+        self.q = _weight(rngs, (layers, embed, n, d), q_axes, embed)
+        self.k = _weight(rngs, (layers, embed, k, d), kv_axes, embed)
+        self.v = _weight(rngs, (layers, embed, k, d), kv_axes, embed)
+        self.o = _weight(rngs, (layers, n, d, embed), o_axes, n * d)
         if c.qkv_bias:
             self.q_bias = _constant(0.0, (layers, n, d), ("layers", "heads", "head_dim"))
             self.k_bias = _constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
@@ -83,10 +81,9 @@ class MLP(nnx.Module):
 
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
         layers, embed, inner = c.num_layers, c.hidden_size, c.intermediate_size
-        self.gate = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"))
-        self.up = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"))
-        down_std = 0.02 / (2 * layers) ** 0.5
-        self.down = _weight(rngs, (layers, inner, embed), ("layers", "mlp", "embed"), down_std)
+        self.gate = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"), embed)
+        self.up = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"), embed)
+        self.down = _weight(rngs, (layers, inner, embed), ("layers", "mlp", "embed"), inner)
         if c.mlp_bias:
             self.gate_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
             self.up_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
@@ -136,11 +133,11 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         table = (config.vocab_size, config.hidden_size)
-        self.embedding = _weight(rngs, table, ("vocab", "embed"))
+        self.embedding = _weight(rngs, table, ("vocab", "embed"), config.hidden_size)
         self.layers = Layer(config, rngs)
         self.final_norm = _constant(1.0, (config.hidden_size,), ("embed",))
         if not config.tie_word_embeddings:
-            self.head = _weight(rngs, table, ("vocab", "embed"))
+            self.head = _weight(rngs, table, ("vocab", "embed"), config.hidden_size)
         self.config = config
 
     def unembedding(self) -> jax.Array:

@@ -9,7 +9,7 @@ from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.rollout import DecodeSpec, Sampler
-from hacpo_jax.tasks import Verifier, check_template, make_verifier
+from hacpo_jax.tasks import Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.scoring import PolicySpec
@@ -108,7 +108,7 @@ def prepare(config: Config) -> Run:
     benchmark_examples = {
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
-    texts = [example.prompt + example.solution for example in train_examples]
+    texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts)
     train = encode_problems(
         train_examples,

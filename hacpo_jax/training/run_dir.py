@@ -12,9 +12,15 @@ from hacpo_jax.config import Config, load_config, save_config
 from hacpo_jax.errors import UserError
 from hacpo_jax.exchange import Rollout, write_jsonl
 
+_CONFIG, _LOCK = "config.yaml", ".lock"
+_PART = ".part"  # of a file that is being written
+
 
 class RunDirectory:
     """Where one run writes; one process at a time.
+
+    The directory belongs to the run only after `claim`: a config that turns out to be wrong leaves
+    nothing behind that would stand in the way of the mended one.
 
     Args:
       config: the run. If the directory already has one, it must be the same.
@@ -28,7 +34,7 @@ class RunDirectory:
         existing = self._saved_config()
         if existing is not None:
             _check_same(self.path, existing, config)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and not _is_free(self.path):
             raise UserError("run_dir", str(self.path), "exists and is no run; choose another")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -36,10 +42,15 @@ class RunDirectory:
             remedy = f"cannot be made ({error.strerror})"
             raise UserError("run_dir", str(self.path), remedy) from None
         self._lock = _lock(self.path)
-        save_config(config, self.path / "config.yaml")
+
+    def claim(self, config: Config) -> None:
+        """Write the resolved config."""
+        part = self.path / (_CONFIG + _PART)
+        save_config(config, part)
+        part.replace(self.path / _CONFIG)
 
     def _saved_config(self) -> Config | None:
-        path = self.path / "config.yaml"
+        path = self.path / _CONFIG
         return load_config(path) if path.exists() else None
 
     @property
@@ -90,7 +101,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file so that readers see the old or the new one, never a part."""
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(path.name + _PART)
     part.write_text(text)
     part.replace(path)
 
@@ -106,8 +117,13 @@ def _keep_lines(path: Path, wanted) -> None:
         replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _is_free(path: Path) -> bool:
+    """Whether a new run may start there: nothing but what an attempt may have left behind."""
+    return path.is_dir() and {entry.name for entry in path.iterdir()} <= {_LOCK, _CONFIG + _PART}
+
+
 def _lock(path: Path):
-    file = (path / ".lock").open("w")
+    file = (path / _LOCK).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -11,10 +11,11 @@ import numpy as np
 
 from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
-from hacpo_jax.evaluation import evaluate_group
+from hacpo_jax.errors import UserError
 from hacpo_jax.models import abstract_params
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.console import Console
+from hacpo_jax.training.measure import measure
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.step import RunState, train_step
@@ -42,9 +43,13 @@ def train(config: Config, console: Console) -> dict[str, Any]:
         run = prepare(config)
         stack.callback(run.verifier.close)
         console.prepared(run)
+        directory.claim(config)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, references = start_or_resume(run, checkpoints, console)
+        if state.step > config.training.steps:
+            remedy = f"{state.step} steps are done there already; choose that many or more"
+            raise UserError("training.steps", config.training.steps, remedy)
         directory.rewind(state.step)
 
         while True:
@@ -132,23 +137,9 @@ def _evaluation_due(config: Config, step: int) -> bool:
 def evaluate(run: Run, state: RunState, console: Console) -> list[dict[str, Any]]:
     """Measure every agent on every benchmark; one row each."""
     settings, rows = run.config.evaluation, []
-    for name, problems in run.benchmarks.items():
-        for group, learner in zip(run.groups, state.learners, strict=True):
-            graded = evaluate_group(
-                group,
-                learner.params,
-                problems,
-                run.verifier,
-                spec=run.evaluation_spec(group),
-                samples=settings.samples,
-                seed=run.config.seed,
-                max_rows=run.config.sampling.max_rows,
-            )
-            for agent, answers in zip(group.agents, graded, strict=True):
-                scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
-                rows.append(
-                    {"step": state.step, "agent": agent.name, "benchmark": name, **scores}
-                )
+    for agent, name, answers in measure(run, [learner.params for learner in state.learners]):
+        scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
+        rows.append({"step": state.step, "agent": agent.name, "benchmark": name, **scores})
     console.evaluation(state.step, rows)
     return rows
 

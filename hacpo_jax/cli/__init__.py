@@ -1,0 +1,1 @@
+"""The door: what each verb of the command line does."""

@@ -1,0 +1,138 @@
+"""What `--help` prints."""
+
+import dataclasses
+import textwrap
+
+
+@dataclasses.dataclass(frozen=True)
+class VerbHelp:
+    """Help on one verb.
+
+    Args:
+      summary: one line.
+      usage: what follows the program's name.
+      text: how it works and which settings it has.
+      examples: what follows the program's name in a few real commands.
+    """
+
+    summary: str
+    usage: str
+    text: str
+    examples: tuple[str, ...]
+
+
+VERBS = {
+    "train": VerbHelp(
+        summary="train the agents of a config together; goes on where a killed run was",
+        usage="[train] [--config FILE] [key=value ...]",
+        text="""\
+            FILE is a YAML file or the name of a built-in config: quickstart (which is also what
+            runs without --config) or smollm2_state. Every key of the config can be set by its
+            dotted name; numbers reach into lists. The table of keys is in the README.
+            The run directory (run_dir=...) receives config.yaml, metrics.jsonl,
+            evaluations.jsonl, rollouts/, checkpoints/, summary.json and report/. The same command
+            again goes on from the last checkpoint.""",
+        examples=(
+            "",
+            "train --config quickstart run_dir=runs/second seed=1",
+            "train --config smollm2_state agents.0.model=DIR agents.1.model=DIR",
+            "train --config quickstart algorithm.name=gspo run_dir=runs/gspo",
+        ),
+    ),
+    "eval": VerbHelp(
+        summary="measure agents on the configured problems: avg@k and best@k",
+        usage="eval RUN_DIR ... [step=N] [out=DIR] [key=value ...]   or   eval --config FILE ...",
+        text="""\
+            Of a run directory, the agents at its latest checkpoint (or at step=N) are measured;
+            of a config, its models as they are before any training or warm start. Keys below
+            evaluation, task.eval and task.verifier, and sampling.max_rows, may differ from those
+            of the run: evaluation.samples, .temperature, .top_k, .top_p, .max_new_tokens and
+            .best_of decide how answers are drawn and counted.
+            Writes evaluation.json (figures and settings) and evaluation_answers.jsonl (every
+            answer) into the run directory, or into out=DIR.""",
+        examples=(
+            "eval runs/quickstart",
+            "eval runs/quickstart step=0 out=before",
+            "eval runs/quickstart evaluation.samples=8 evaluation.temperature=0.6 "
+            "evaluation.top_p=0.95 evaluation.best_of=[1,4,8]",
+            "eval --config smollm2_state",
+        ),
+    ),
+    "generate": VerbHelp(
+        summary="answer a prompt with a model or with an agent of a run",
+        usage="generate model=DIR_OR_HUB_ID prompt=TEXT [key=value ...]   or   "
+        "generate run=RUN_DIR agent=NAME prompt=TEXT ...",
+        text="""\
+            model           a Hugging Face directory or hub id
+            run, agent      a run directory and one of its agents, at its latest checkpoint
+            step            another of the run's checkpoints
+            prompt          the text, as it is
+            system          a system message, for models with a chat template
+            chat            true demands the chat template, false ignores it
+            max_new_tokens  longest answer (64)
+            temperature     0 is greedy (0)
+            top_k, top_p    draw from the likeliest tokens only
+            samples         number of answers (1)
+            seed            of the draws (0)
+            Control characters in answers are printed as escapes.""",
+        examples=(
+            "generate run=runs/quickstart agent=llama-bpe prompt=12+7=",
+            "generate model=HuggingFaceTB/SmolLM2-135M-Instruct prompt='What is 3 + 4?'",
+            "generate model=DIR prompt=Hello samples=4 temperature=0.8 seed=1",
+        ),
+    ),
+    "export": VerbHelp(
+        summary="write trained agents as Hugging Face directories",
+        usage="export RUN_DIR out=DIR [agent=NAME] [step=N] [dtype=float32|bfloat16]",
+        text="""\
+            Writes out/<agent> for every agent, or for one: model.safetensors, config.json,
+            generation_config.json, the tokenizer and its chat template, so that transformers and
+            vLLM load it. Agents are those of the latest checkpoint unless step=N names another.""",
+        examples=(
+            "export runs/quickstart out=exported",
+            "export runs/quickstart out=exported agent=llama-bpe dtype=bfloat16",
+        ),
+    ),
+    "report": VerbHelp(
+        summary="plot one run, or several on top of each other",
+        usage="report RUN_DIR ... [out=DIR]",
+        text="""\
+            Writes overview.png and one plot each of reward, capability ratio, cross ratio, own
+            ratio, clipping, entropy, lengths and held-out accuracy into report/ of the first run,
+            or into out=DIR. Training does so by itself at its end.""",
+        examples=(
+            "report runs/quickstart",
+            "report runs/quickstart runs/gspo out=compared",
+        ),
+    ),
+}
+
+_PROGRAM = "python -m hacpo_jax.launch"
+
+
+def help_text(verb: str | None) -> str:
+    """Help on one verb, or on all of them."""
+    if verb is not None:
+        return _verb_help(VERBS[verb])
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {name:{width}}  {entry.summary}" for name, entry in VERBS.items())
+    examples = "\n".join(_command(entry.examples[0]) for entry in VERBS.values())
+    return (
+        f"usage: {_PROGRAM} [VERB] [--config FILE] [key=value ...]\n\n"
+        "Trains several different language models together with verifiable rewards.\n\n"
+        f"verbs (train when none is given):\n{verbs}\n\n"
+        f"examples:\n{examples}\n\n"
+        f"More on a verb: {_PROGRAM} VERB --help"
+    )
+
+
+def _verb_help(entry: VerbHelp) -> str:
+    examples = "\n".join(map(_command, entry.examples))
+    text = textwrap.indent(textwrap.dedent(entry.text), "  ")
+    return (
+        f"usage: {_PROGRAM} {entry.usage}\n\n{entry.summary}\n\n{text}\n\nexamples:\n{examples}"
+    )
+
+
+def _command(words: str) -> str:
+    return f"  {_PROGRAM} {words}".rstrip()

@@ -1,0 +1,50 @@
+"""`train`: a whole run, from the first check to the plots."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hacpo_jax.cli.configs import find_config
+from hacpo_jax.cli.words import Command, refuse_paths
+from hacpo_jax.config import Config, load_config
+
+
+def run(command: Command) -> None:
+    """Train, or show what a finished run came to."""
+    refuse_paths(command)
+    config = load_config(find_config(command.config), command.settings)
+
+    from hacpo_jax.cli.cache import use_compilation_cache
+    from hacpo_jax.report import write_report
+    from hacpo_jax.training.console import Console
+    from hacpo_jax.training.trainer import train
+
+    console = Console()
+    summary = _finished(config)
+    if summary is None:
+        use_compilation_cache()
+        summary = train(config, console)
+    else:
+        console.note(f"{config.run_dir} is complete; set run_dir or training.steps to do more")
+    console.summary(summary, config.run_dir)
+    pictures = write_report([Path(config.run_dir)])
+    console.note(f"plots: {pictures[0]}")
+
+
+def _finished(config: Config) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do.
+
+    Raises:
+      UserError: the run directory belongs to another config.
+    """
+    from hacpo_jax.training.run_dir import RunDirectory
+
+    path = Path(config.run_dir) / "summary.json"
+    if not path.is_file():
+        return None
+    RunDirectory(config).close()
+    try:
+        summary = json.loads(path.read_text())
+    except json.JSONDecodeError:  # train writes it again
+        return None
+    return summary if summary["steps"] == config.training.steps else None

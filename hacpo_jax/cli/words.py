@@ -1,0 +1,126 @@
+"""From the words of a command line to a command; nothing is opened or imported for it."""
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from hacpo_jax.cli.help import VERBS
+from hacpo_jax.config.base import Section
+from hacpo_jax.errors import UserError
+
+DEFAULT_VERB = "train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What a command line says.
+
+    Args:
+      verb: one of `VERBS`, or None when only help is asked for.
+      config: what stands after `--config`.
+      paths: words that are neither options nor `key=value`.
+      settings: the `key=value` words.
+      help: whether help is asked for.
+    """
+
+    verb: str | None
+    config: str | None
+    paths: tuple[str, ...]
+    settings: tuple[str, ...]
+    help: bool
+
+
+def parse(words: Sequence[str]) -> Command:
+    """Sort the words of a command line.
+
+    Raises:
+      UserError: a verb or an option that does not exist.
+    """
+    rest = list(words)
+    asks_help = any(word in ("-h", "--help") for word in rest)
+    rest = [word for word in rest if word not in ("-h", "--help")]
+    verb = None if asks_help else DEFAULT_VERB
+    if rest and not rest[0].startswith("-") and "=" not in rest[0]:
+        verb = _verb(rest.pop(0))
+    config, paths, settings = None, [], []
+    while rest:
+        word = rest.pop(0)
+        if word == "--config" and (not rest or rest[0].startswith("--")):
+            raise UserError("--config", None, "name a file or a built-in config after it")
+        if word == "--config":
+            config = rest.pop(0)
+        elif word.startswith("--config="):
+            config = word.removeprefix("--config=")
+        elif word.startswith("-"):
+            raise UserError("option", word, f"unknown; {_option_remedy(word)}")
+        elif "=" in word:
+            settings.append(word)
+        else:
+            paths.append(word)
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help)
+
+
+def _verb(word: str) -> str:
+    if word in VERBS:
+        return word
+    if word.endswith((".yaml", ".yml")):
+        raise UserError("verb", word, f"looks like a config; write --config {word}")
+    close = difflib.get_close_matches(word, VERBS, n=1)
+    nearest = f"did you mean {close[0]!r}? " if close else ""
+    raise UserError("verb", word, f"unknown; {nearest}There are {', '.join(VERBS)}")
+
+
+def _option_remedy(word: str) -> str:
+    if word.startswith("--") and "=" in word:
+        return f"settings have no dashes: {word.lstrip('-')}"
+    return "there are --config and --help; settings are key=value words"
+
+
+def refuse_paths(command: Command) -> None:
+    """For verbs that take settings only."""
+    if command.paths:
+        remedy = "not a key=value word; for what this verb takes see --help"
+        raise UserError("argument", command.paths[0], remedy)
+
+
+def refuse_config(command: Command) -> None:
+    """For verbs that work on what is there already."""
+    if command.config is not None:
+        raise UserError("--config", command.config, f"{command.verb} takes none; see --help")
+
+
+Options = TypeVar("Options", bound=Section)
+
+
+def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
+    """Settings of a verb that has its own: text stays as typed, numbers are read as such.
+
+    Args:
+      model: which keys there are, of which types and ranges.
+      settings: `key=value` words.
+
+    Raises:
+      UserError: an unknown or repeated key, or a value out of its range.
+    """
+    values: dict[str, str] = {}
+    for word in settings:
+        key, _, value = word.partition("=")
+        if key not in model.model_fields:
+            close = difflib.get_close_matches(key, model.model_fields, n=1)
+            nearest = f"did you mean {close[0]!r}? " if close else ""
+            known = ", ".join(model.model_fields)
+            raise UserError(key or "option", value, f"unknown key; {nearest}There are {known}")
+        if key in values:
+            raise UserError(key, value, f"is given twice, first as {values[key]!r}")
+        values[key] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            raise UserError(field, None, f"is required: write {field}=...") from None
+        raise UserError(field, first["input"], first["msg"].removeprefix("Value error, ")) from None

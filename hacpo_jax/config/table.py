@@ -1,0 +1,74 @@
+"""The config as a Markdown table: `python -m hacpo_jax.config.table`."""
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from hacpo_jax.config.schema import Config
+
+
+def config_table() -> str:
+    """Every key with its default and meaning, from the docstrings of the sections."""
+    rows = [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _rows(Config, "")]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
+
+
+def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
+    meanings = _meanings(section)
+    for name, info in section.model_fields.items():
+        key, below = prefix + name, list(_sections(info.annotation))
+        if not below or not _is_section_only(info.annotation):
+            yield key, _default(info), meanings[name]
+        if key in ("agents.N.optimizer", "task.eval"):
+            continue  # laid out like `optimizer` and `task.train`
+        for nested, suffix in below:
+            yield from _rows(nested, f"{key}{suffix}.")
+
+
+def _is_section_only(annotation: Any) -> bool:
+    """Whether a field can hold nothing but one kind of section, so that its own row says nothing."""
+    if typing.get_origin(annotation) is list:
+        annotation = typing.get_args(annotation)[0]
+    return isinstance(annotation, type)
+
+
+def _meanings(section: type[BaseModel]) -> dict[str, str]:
+    """Descriptions under "Attributes:" in a section's docstring."""
+    text = inspect.getdoc(section) or ""
+    block = text.partition("Attributes:\n")[2]
+    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block, flags=re.MULTILINE)
+    return {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in entries}
+
+
+def _default(info) -> str:
+    if info.default is PydanticUndefined:
+        return "required"
+    if isinstance(info.default, BaseModel):
+        return "as `optimizer`"
+    return f"`{json.dumps(info.default)}`"
+
+
+def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
+    """Sections below a field, with what stands between its name and theirs."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, ""
+    origin = typing.get_origin(annotation)
+    if origin in (list, dict):
+        for section, suffix in _sections(typing.get_args(annotation)[-1]):
+            yield section, (".N" if origin is list else ".NAME") + suffix
+    elif origin in (typing.Union, types.UnionType):
+        for option in typing.get_args(annotation):
+            yield from _sections(option)
+    elif origin is typing.Annotated:
+        yield from _sections(typing.get_args(annotation)[0])
+
+
+if __name__ == "__main__":
+    print(config_table())

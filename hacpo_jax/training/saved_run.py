@@ -1,0 +1,85 @@
+"""Reading a run's directory without disturbing the run, which may still be going on."""
+
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+from hacpo_jax.agents import AgentGroup
+from hacpo_jax.config import Config, load_config
+from hacpo_jax.config.task import Verifier
+from hacpo_jax.errors import UserError
+from hacpo_jax.models import abstract_params
+
+
+def saved_config(run_dir: Path) -> Config:
+    """The config of a run.
+
+    Raises:
+      UserError: the directory is not that of a run.
+    """
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        raise UserError("run directory", str(run_dir), "holds no config.yaml of a run")
+    return load_config(path)
+
+
+def agents_only(config: Config) -> Config:
+    """The same agents without benchmarks and grading, for `prepare`."""
+    task = config.task.model_copy(update={"eval": {}, "verifier": Verifier(name="exact")})
+    return config.model_copy(update={"task": task})
+
+
+def choose_step(run_dir: Path, step: int | None) -> int:
+    """Steps done at one of a run's checkpoints; the latest where `step` is None.
+
+    Raises:
+      UserError: there is no such checkpoint.
+    """
+    directory = (run_dir / "checkpoints").absolute()
+    steps = sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+    if not steps:
+        raise UserError("run directory", str(run_dir), "has no checkpoint yet")
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        kept = ", ".join(map(str, steps))
+        raise UserError("step", step, f"no checkpoint of {run_dir} there; it keeps {kept}")
+    return step
+
+
+def saved_params(run_dir: Path, groups: tuple[AgentGroup, ...], step: int) -> list:
+    """Parameters `[A, ...]` of each group at a checkpoint; no optimizer state is read.
+
+    Args:
+      run_dir: the run's directory.
+      groups: its agents, as `prepare` groups them.
+      step: one of its checkpoints, see `choose_step`.
+
+    Raises:
+      UserError: the checkpoint is damaged or of other agents.
+    """
+    wanted = {"learners": [{"params": _stacked_shapes(group)} for group in groups]}
+    path = (run_dir / "checkpoints" / str(step) / "default").absolute()
+    arguments = ocp.args.PyTreeRestore(
+        item=wanted,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+        partial_restore=True,
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        try:
+            tree = reader.restore(path, args=arguments)
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
+            raise UserError("checkpoint", str(path.parent), remedy) from error
+    return [learner["params"] for learner in tree["learners"]]
+
+
+def _stacked_shapes(group: AgentGroup):
+    # With a sharding, Orbax refuses a stored array of another shape instead of padding it.
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    count = len(group.agents)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype, sharding=device),
+        abstract_params(group.model),
+    )

@@ -1,0 +1,86 @@
+"""The tiny checkpoints of tests/fixtures, and what transformers computes on them."""
+
+import functools
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import load_file
+
+from hacpo_jax.models import ModelConfig, bind, load_model
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+NAMES = ("llama", "llama3-rope", "llama-bias", "qwen2", "qwen3")
+# Beside the stored outputs, transformers itself where torch is there, on other inputs.
+SOURCES = ("stored", "live") if importlib.util.find_spec("torch") else ("stored",)
+LONGEST = 104
+
+
+@functools.cache
+def model(name: str):
+    """Config and float32 parameters of one tiny checkpoint."""
+    return load_model(FIXTURES / name, name)
+
+
+@functools.cache
+def stored(name: str) -> dict[str, np.ndarray]:
+    return load_file(FIXTURES / name / "reference.safetensors")
+
+
+def expected_logits(name: str, source: str, directory: Path | None = None):
+    """Tokens `[2, 43]`, validity `[2, 43]` and logits `[2, 43, V]` as transformers has them.
+
+    `directory` holds the same model again: what is loaded when `source` is `live`.
+    """
+    held = stored(name)
+    tokens, valid = held["tokens"], held["valid"]
+    if source == "stored":
+        return tokens, valid, held["logits"]
+    tokens = np.random.default_rng(7).permuted(tokens, axis=1)
+    return tokens, valid, huggingface_logits(directory or FIXTURES / name, tokens, valid)
+
+
+def huggingface_logits(directory: Path, tokens: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        return reference(
+            torch.tensor(tokens),
+            attention_mask=torch.tensor(valid).long(),
+            position_ids=torch.tensor(positions_of(valid)),
+        ).logits.numpy()
+
+
+def positions_of(valid: np.ndarray) -> np.ndarray:
+    return np.maximum(np.cumsum(valid, axis=-1) - 1, 0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(config: ModelConfig, params, tokens, positions, valid) -> jax.Array:
+    """Float32 logits `[B, T, V]` of whole sequences."""
+    decoder = bind(config, params)
+    return decoder(tokens, positions, valid, dtype=jnp.float32) @ decoder.unembedding().T
+
+
+def logits_of(config: ModelConfig, params, tokens: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    return np.asarray(forward(config, params, tokens, positions_of(valid), valid))
+
+
+def row_logits(config: ModelConfig, params, tokens: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Logits `[T, V]` of one sequence `[T]`, padded on the right to one compiled length."""
+    pads = (0, LONGEST - len(tokens))
+    padded, real = np.pad(tokens, pads, constant_values=9)[None], np.pad(valid, pads)[None]
+    return logits_of(config, params, padded, real)[0, : len(tokens)]
+
+
+def greedy(config: ModelConfig, params, prompt: np.ndarray, count: int) -> list[int]:
+    """The likeliest continuation, by a full forward pass for each token."""
+    tokens = prompt
+    for _ in range(count):
+        logits = row_logits(config, params, tokens, np.ones(len(tokens), bool))
+        tokens = np.append(tokens, logits[-1].argmax())
+    return tokens[len(prompt) :].tolist()
