@@ -19,6 +19,7 @@ def main(words: Sequence[str]) -> int:
     """
     # Only tokenizers and configs of transformers are used, so it need not miss torch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    command = None
     try:
         command = parse(words)
         if command.help:
@@ -30,7 +31,9 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same train command goes on from the last checkpoint", file=sys.stderr)
+        trains = command is not None and command.verb == "train"
+        hint = "; the same command goes on from the last checkpoint" if trains else ""
+        print(f"interrupted{hint}", file=sys.stderr)
         return 130
     return 0
 

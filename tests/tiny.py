@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hacpo_jax.models import ModelConfig, abstract_params, bind
+from hacpo_jax.rollout import DecodeSpec, Sampler
 
 VOCAB = 40
 LLAMA = ModelConfig(
@@ -26,6 +27,18 @@ LLAMA = ModelConfig(
 QWEN2 = dataclasses.replace(LLAMA, model_type="qwen2", qkv_bias=True, tie_word_embeddings=True)
 LONGEST = 32
 
+# The decode that most tests run, so that it is compiled once.
+DECODE = DecodeSpec(
+    model=LLAMA,
+    sampler=Sampler(1.0),
+    max_new_tokens=7,
+    stop_ids=(0, 2, 17, 21, 33),
+    num_tokens=VOCAB,
+    dtype=jnp.dtype("float32"),
+)
+# Prompts that hold stop ids, the filler 0 among them.
+PROMPTS = [[5, 9, 3, 30, 7], [11, 2], [2, 8, 0, 4, 2, 0]]
+
 
 def random_params(config: ModelConfig, seed: int):
     """Float32 parameters drawn with numpy, none of them a constant; no compilation."""
@@ -38,6 +51,12 @@ def random_params(config: ModelConfig, seed: int):
         return jnp.asarray(noise * 0.4, jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, abstract_params(config))
+
+
+@functools.cache
+def llama_params():
+    """Those of one `LLAMA`."""
+    return random_params(LLAMA, 0)
 
 
 def stacked(*members):

@@ -3,6 +3,7 @@
 from hacpo_jax.agents.agent import Agent, AgentGroup, group_agents
 from hacpo_jax.agents.build import build_agents, initial_params
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
+from hacpo_jax.agents.export import export_agent
 from hacpo_jax.agents.tokenizer import Tokenizer
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "build_agents",
     "byte_tokenizer",
     "character_tokenizer",
+    "export_agent",
     "group_agents",
     "initial_params",
     "train_bpe",

@@ -22,7 +22,9 @@ def use_compilation_cache() -> None:
             pass
     except OSError as error:
         reason = error.strerror
-        print(f"warning: no compilation cache: {path} cannot be written ({reason})", file=sys.stderr)
+        print(
+            f"warning: no compilation cache: {path} cannot be written ({reason})", file=sys.stderr
+        )
         return
     jax.config.update("jax_compilation_cache_dir", str(path))
     # A run has many small programs, and together they take as long as the large ones.

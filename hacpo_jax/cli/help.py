@@ -10,13 +10,13 @@ class VerbHelp:
 
     Args:
       summary: one line.
-      usage: what follows the program's name.
+      usage: what follows the program's name, in each way to use the verb.
       text: how it works and which settings it has.
       examples: what follows the program's name in a few real commands.
     """
 
     summary: str
-    usage: str
+    usage: tuple[str, ...]
     text: str
     examples: tuple[str, ...]
 
@@ -24,7 +24,7 @@ class VerbHelp:
 VERBS = {
     "train": VerbHelp(
         summary="train the agents of a config together; goes on where a killed run was",
-        usage="[train] [--config FILE] [key=value ...]",
+        usage=("[train] [--config FILE] [key=value ...]",),
         text="""\
             FILE is a YAML file or the name of a built-in config: quickstart (which is also what
             runs without --config) or smollm2_state. Every key of the config can be set by its
@@ -41,7 +41,10 @@ VERBS = {
     ),
     "eval": VerbHelp(
         summary="measure agents on the configured problems: avg@k and best@k",
-        usage="eval RUN_DIR ... [step=N] [out=DIR] [key=value ...]   or   eval --config FILE ...",
+        usage=(
+            "eval RUN_DIR ... [step=N] [out=DIR] [key=value ...]",
+            "eval --config FILE [out=DIR] [key=value ...]",
+        ),
         text="""\
             Of a run directory, the agents at its latest checkpoint (or at step=N) are measured;
             of a config, its models as they are before any training or warm start. Keys below
@@ -53,15 +56,16 @@ VERBS = {
         examples=(
             "eval runs/quickstart",
             "eval runs/quickstart step=0 out=before",
-            "eval runs/quickstart evaluation.samples=8 evaluation.temperature=0.6 "
-            "evaluation.top_p=0.95 evaluation.best_of=[1,4,8]",
+            "eval runs/quickstart evaluation.samples=8 evaluation.temperature=1",
             "eval --config smollm2_state",
         ),
     ),
     "generate": VerbHelp(
         summary="answer a prompt with a model or with an agent of a run",
-        usage="generate model=DIR_OR_HUB_ID prompt=TEXT [key=value ...]   or   "
-        "generate run=RUN_DIR agent=NAME prompt=TEXT ...",
+        usage=(
+            "generate model=DIR_OR_HUB_ID prompt=TEXT [key=value ...]",
+            "generate run=RUN_DIR agent=NAME prompt=TEXT [key=value ...]",
+        ),
         text="""\
             model           a Hugging Face directory or hub id
             run, agent      a run directory and one of its agents, at its latest checkpoint
@@ -69,7 +73,7 @@ VERBS = {
             prompt          the text, as it is
             system          a system message, for models with a chat template
             chat            true demands the chat template, false ignores it
-            max_new_tokens  longest answer (64)
+            max_new_tokens  longest answer (256, or what the context holds)
             temperature     0 is greedy (0)
             top_k, top_p    draw from the likeliest tokens only
             samples         number of answers (1)
@@ -83,7 +87,7 @@ VERBS = {
     ),
     "export": VerbHelp(
         summary="write trained agents as Hugging Face directories",
-        usage="export RUN_DIR out=DIR [agent=NAME] [step=N] [dtype=float32|bfloat16]",
+        usage=("export RUN_DIR out=DIR [agent=NAME] [step=N] [dtype=float32|bfloat16]",),
         text="""\
             Writes out/<agent> for every agent, or for one: model.safetensors, config.json,
             generation_config.json, the tokenizer and its chat template, so that transformers and
@@ -95,7 +99,7 @@ VERBS = {
     ),
     "report": VerbHelp(
         summary="plot one run, or several on top of each other",
-        usage="report RUN_DIR ... [out=DIR]",
+        usage=("report RUN_DIR ... [out=DIR]",),
         text="""\
             Writes overview.png and one plot each of reward, capability ratio, cross ratio, own
             ratio, clipping, entropy, lengths and held-out accuracy into report/ of the first run,
@@ -129,9 +133,8 @@ def help_text(verb: str | None) -> str:
 def _verb_help(entry: VerbHelp) -> str:
     examples = "\n".join(map(_command, entry.examples))
     text = textwrap.indent(textwrap.dedent(entry.text), "  ")
-    return (
-        f"usage: {_PROGRAM} {entry.usage}\n\n{entry.summary}\n\n{text}\n\nexamples:\n{examples}"
-    )
+    usage = "\n".join(f"usage: {_PROGRAM} {usage}" for usage in entry.usage)
+    return f"{usage}\n\n{entry.summary}\n\n{text}\n\nexamples:\n{examples}"
 
 
 def _command(words: str) -> str:

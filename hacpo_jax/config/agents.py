@@ -30,8 +30,8 @@ class NewModel(Section):
     num_heads: int = Field(ge=1)
     num_kv_heads: int = Field(ge=1)
     head_dim: int = Field(ge=2)
-    max_position_embeddings: int = Field(512, ge=2)
-    rope_theta: float = Field(10_000.0, gt=0)
+    max_position_embeddings: int = Field(default=512, ge=2)
+    rope_theta: float = Field(default=10_000.0, gt=0)
     tie_word_embeddings: bool = True
 
 
@@ -44,7 +44,7 @@ class NewTokenizer(Section):
     """
 
     kind: Literal["bpe", "characters", "bytes"]
-    vocab_size: int = Field(320, ge=258)
+    vocab_size: int = Field(default=320, ge=258)
 
 
 def _is_mapping(value: Any) -> str:
@@ -65,14 +65,14 @@ class Optimizer(Section):
       max_grad_norm: the gradient's global norm is scaled down to this.
     """
 
-    learning_rate: float = Field(1e-6, gt=0)
+    learning_rate: float = Field(default=1e-6, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_updates: int = Field(0, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    warmup_updates: int = Field(default=0, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class WarmStart(Section):
@@ -88,11 +88,11 @@ class WarmStart(Section):
     """
 
     steps: int = Field(ge=1)
-    batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(1e-3, gt=0)
-    until_accuracy: float | None = Field(None, gt=0, le=1)
-    check_every: int = Field(25, ge=1)
-    check_problems: int = Field(128, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    until_accuracy: float | None = Field(default=None, gt=0, le=1)
+    check_every: int = Field(default=25, ge=1)
+    check_problems: int = Field(default=128, ge=1)
 
 
 class Agent(Section):

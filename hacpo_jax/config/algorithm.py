@@ -18,11 +18,11 @@ class Capability(Section):
       ratio_max: greatest omega.
     """
 
-    window: int = Field(5, ge=1)
-    warmup_steps: int = Field(0, ge=0)
-    floor: float = Field(1e-8, gt=0)
-    ratio_min: float = Field(0.1, gt=0, le=1)
-    ratio_max: float = Field(10.0, ge=1)
+    window: int = Field(default=5, ge=1)
+    warmup_steps: int = Field(default=0, ge=0)
+    floor: float = Field(default=1e-8, gt=0)
+    ratio_min: float = Field(default=0.1, gt=0, le=1)
+    ratio_max: float = Field(default=10.0, ge=1)
 
 
 class Hacpo(Section):
@@ -43,12 +43,12 @@ class Hacpo(Section):
       reduction: a mean per `sources`, added up (eq. 4), or one mean over all `sequences`.
     """
 
-    alpha: float = Field(1.0, ge=0)
-    clip_low: float = Field(0.8, ge=0, le=1)
-    clip_step: float = Field(0.025, ge=0)
+    alpha: float = Field(default=1.0, ge=0)
+    clip_low: float = Field(default=0.8, ge=0, le=1)
+    clip_step: float = Field(default=0.025, ge=0)
     clip_cross: bool = True
-    eps_low: float = Field(3e-4, ge=0)
-    eps_high: float = Field(4e-4, ge=0)
+    eps_low: float = Field(default=3e-4, ge=0)
+    eps_high: float = Field(default=4e-4, ge=0)
     cross_baseline: Literal["learner", "source"] = "learner"
     capability_baseline: bool = True
     discrepancy: bool = True
@@ -64,8 +64,8 @@ class Gspo(Section):
       scale: divide advantages by the group's `std`, or by `none`.
     """
 
-    eps_low: float = Field(3e-4, ge=0)
-    eps_high: float = Field(4e-4, ge=0)
+    eps_low: float = Field(default=3e-4, ge=0)
+    eps_high: float = Field(default=4e-4, ge=0)
     scale: Literal["std", "none"] = "std"
 
 
@@ -79,8 +79,8 @@ class Grpo(Section):
       reduction: mean over all `tokens`, or over `sequences` of their token means.
     """
 
-    eps_low: float = Field(0.2, ge=0)
-    eps_high: float = Field(0.28, ge=0)
+    eps_low: float = Field(default=0.2, ge=0)
+    eps_high: float = Field(default=0.28, ge=0)
     scale: Literal["std", "none"] = "std"
     reduction: Literal["tokens", "sequences"] = "tokens"
 
@@ -104,12 +104,12 @@ class Algorithm(Section):
     gspo: Gspo = Gspo()
     grpo: Grpo = Grpo()
     capability: Capability = Capability()
-    max_reward: float = Field(1.0, gt=0)
-    kl_coef: float = Field(0.0, ge=0)
-    entropy_coef: float = Field(0.0, ge=0)
+    max_reward: float = Field(default=1.0, gt=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     minibatch_order: Literal["own_first", "mixed"] = "own_first"
     eos_in_ratio: bool = True
-    max_peer_tokens: int | None = Field(None, ge=1)
+    max_peer_tokens: int | None = Field(default=None, ge=1)
 
     @property
     def shares_answers(self) -> bool:

@@ -1,6 +1,7 @@
 """From a YAML file and `key=value` words to a checked `Config`."""
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -58,7 +59,19 @@ def parse_config(data: dict[str, Any]) -> Config:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved config as YAML that `load_config` reads back equal."""
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    tree = OmegaConf.create(_without_interpolation(config.model_dump(mode="json")))
+    path.write_text(OmegaConf.to_yaml(tree), encoding="utf-8")
+
+
+def _without_interpolation(value: Any) -> Any:
+    """Plain data whose `${` OmegaConf takes for text."""
+    if isinstance(value, dict):
+        return {key: _without_interpolation(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_interpolation(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", value)
+    return value
 
 
 def _inherit_optimizer(data: dict[str, Any]) -> None:
@@ -78,23 +91,25 @@ def _override(tree, word: str) -> None:
     if not equals or not key:
         raise UserError("override", word, "must be key=value, e.g. training.steps=10")
     try:
-        parsed = OmegaConf.from_dotlist([f"value={value}"]).value
-        OmegaConf.update(tree, key, parsed, force_add=True)
+        parsed = OmegaConf.from_dotlist([f"value={value}"])
+        # Interpolations stay as they are: they mean keys of the whole tree.
+        plain = typing.cast(dict, OmegaConf.to_container(parsed, resolve=False))["value"]
+        OmegaConf.update(tree, key, plain, merge=False, force_add=True)
     except (yaml.YAMLError, OmegaConfBaseException, IndexError, TypeError, ValueError) as error:
         raise UserError("override", word, f"cannot be applied ({error})") from None
 
 
 def _one_line(error: ValidationError) -> UserError:
     """The first problem, told as field, value and remedy."""
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    errors = error.errors()
+    # Agents inherit the top-level optimizer and its faults: the shortest path is the cause.
+    first = min(errors, key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
     path = [part for part in first["loc"] if part not in _TAGS]
     field = ".".join(map(str, path)) or "config"
-    others = error.error_count() - 1
+    others = len({(e["loc"][-1:], repr(e["input"])) for e in errors}) - 1
     more = f" (and {others} more)" if others else ""
     if first["type"] == "extra_forbidden":
-        near = _nearest(path)
-        hint = f"did you mean {near!r}?" if near else "see the config table in the README"
-        return UserError(field, first["input"], f"unknown key; {hint}{more}")
+        return UserError(field, first["input"], f"unknown key; {_hint(path)}{more}")
     if first["type"] == "missing":
         return UserError(field, None, f"is required{more}")
     message = first["msg"].removeprefix("Value error, ")
@@ -104,17 +119,18 @@ def _one_line(error: ValidationError) -> UserError:
 _TAGS = ("path", "new", "arithmetic", "jsonl")
 
 
-def _nearest(path: list) -> str | None:
+def _hint(path: list) -> str:
     """The nearest key that exists: among its would-be siblings first, then anywhere."""
     keys = sorted(_paths(Config), key=lambda key: (key.count("."), key))
     parent = [str(part) for part in path[:-1]]
     siblings = [k.rpartition(".")[2] for k in keys if _matches(k.split(".")[:-1], parent)]
     close = difflib.get_close_matches(str(path[-1]), siblings, n=1)
     if close:
-        return ".".join([*parent, close[0]])
+        return f"did you mean {'.'.join([*parent, close[0]])!r}?"
     same_leaf = [k for k in keys if k.rpartition(".")[2] == path[-1]]
-    elsewhere = same_leaf or difflib.get_close_matches(".".join(map(str, path)), keys, n=1)
-    return elsewhere[0].replace("*", "0") if elsewhere else None
+    if same_leaf:
+        return f"did you mean {same_leaf[0].replace('*', '0')!r}?"
+    return f"known are {', '.join(siblings)}"
 
 
 def _matches(pattern: list[str], parts: list[str]) -> bool:

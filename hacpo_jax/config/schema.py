@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from hacpo_jax.config.agents import Agent, NewModel, Optimizer
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
-from hacpo_jax.config.task import Task
+from hacpo_jax.config.task import Arithmetic, Task
 from hacpo_jax.errors import UserError
 
 
@@ -23,9 +23,9 @@ class Sampling(Section):
       max_rows: at most this many answers are decoded at a time by one agent.
     """
 
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     max_new_tokens: int = Field(ge=1)
-    max_rows: int = Field(1024, ge=1)
+    max_rows: int = Field(default=1024, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -55,9 +55,9 @@ class Training(Section):
 
     steps: int = Field(ge=1)
     prompts_per_step: int = Field(ge=1)
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     mini_batch_prompts: int = Field(ge=1)
-    micro_batch_rows: int = Field(64, ge=1)
+    micro_batch_rows: int = Field(default=64, ge=1)
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     remat: bool = False
 
@@ -75,13 +75,13 @@ class Evaluation(Section):
       best_of: k of best@k (pass@k), each at most `samples`.
     """
 
-    every: int | None = Field(None, ge=1)
-    samples: int = Field(1, ge=1)
-    temperature: float = Field(0.0, ge=0)
-    top_k: int | None = Field(None, ge=1)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_new_tokens: int | None = Field(None, ge=1)
-    best_of: list[int] = []
+    every: int | None = Field(default=None, ge=1)
+    samples: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    best_of: tuple[int, ...] = ()
 
 
 class Checkpoint(Section):
@@ -92,8 +92,8 @@ class Checkpoint(Section):
       keep: how many of the latest to keep, besides the start.
     """
 
-    every: int = Field(10, ge=1)
-    keep: int = Field(2, ge=1)
+    every: int = Field(default=10, ge=1)
+    keep: int = Field(default=2, ge=1)
 
 
 class Config(Section):
@@ -113,7 +113,7 @@ class Config(Section):
     """
 
     run_dir: str = Field(min_length=1)
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     task: Task
     agents: list[Agent] = Field(min_length=1)
     algorithm: Algorithm = Algorithm()
@@ -130,10 +130,25 @@ def check(config: Config) -> Config:
     Raises:
       UserError: naming the first field that cannot be right.
     """
+    _check_held_out(config)
     _check_agents(config)
     _check_batches(config)
     _check_evaluation(config)
     return config
+
+
+def _check_held_out(config: Config) -> None:
+    """Two ways of dividing the problems would let training problems into a benchmark."""
+    train = config.task.train
+    for name, source in config.task.eval.items():
+        if not isinstance(train, Arithmetic) or not isinstance(source, Arithmetic):
+            continue
+        if source.held_out_fraction != train.held_out_fraction:
+            raise UserError(
+                f"task.eval.{name}.held_out_fraction",
+                source.held_out_fraction,
+                f"must equal task.train.held_out_fraction = {train.held_out_fraction}",
+            )
 
 
 def _check_agents(config: Config) -> None:

@@ -33,7 +33,7 @@ def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str
 
 
 def _is_section_only(annotation: Any) -> bool:
-    """Whether a field can hold nothing but one kind of section, so that its own row says nothing."""
+    """Whether a field holds one kind of section and nothing else: its own row says nothing."""
     if typing.get_origin(annotation) is list:
         annotation = typing.get_args(annotation)[0]
     return isinstance(annotation, type)

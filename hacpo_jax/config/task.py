@@ -18,16 +18,18 @@ class Arithmetic(Section):
       high: greatest operand.
       operations: which of `+`, `-`, `*`.
       seed: which problems of the split are taken, and their order.
+      held_out_fraction: share of all problems that is held out; the same in the whole run.
       template: the problem's text, with `{a}`, `{op}` and `{b}`.
     """
 
     kind: Literal["arithmetic"]
     split: Literal["train", "held_out"] = "train"
     size: int = Field(ge=1)
-    low: int = Field(0, ge=0)
-    high: int = Field(99, ge=0)
-    operations: str = Field("+", pattern=r"^[-+*]+$")
+    low: int = Field(default=0, ge=0)
+    high: int = Field(default=99, ge=0)
+    operations: str = Field(default="+", pattern=r"^[-+*]+$")
     seed: int = 0
+    held_out_fraction: float = Field(0.1, ge=0.001, le=0.999)
     template: str = "{a}{op}{b}="
 
     @model_validator(mode="after")
@@ -61,8 +63,8 @@ class Jsonl(Section):
     id_column: str | None = None
     answer_pattern: str | None = None
     boxed: bool = False
-    limit: int | None = Field(None, ge=1)
-    max_bad_fraction: float = Field(0.01, ge=0, le=1)
+    limit: int | None = Field(default=None, ge=1)
+    max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
 
 
 Source = Annotated[Arithmetic | Jsonl, Field(discriminator="kind")]
@@ -72,14 +74,14 @@ class Verifier(Section):
     """How an answer becomes a reward.
 
     Attributes:
-      name: `exact`, `math`, or your own `package.module:function` of (response, answer).
-      workers: processes that grade, except for `exact`, which needs none.
+      name: `exact`, `last_number`, `math`, or your own `package.module:function` of (response, answer).
+      workers: processes that grade, except for `exact` and `last_number`.
       timeout: seconds one answer may take; then it counts as invalid.
     """
 
     name: str = "exact"
-    workers: int = Field(2, ge=1)
-    timeout: float = Field(10.0, gt=0)
+    workers: int = Field(default=2, ge=1)
+    timeout: float = Field(default=10.0, gt=0)
 
 
 class Task(Section):
@@ -100,5 +102,5 @@ class Task(Section):
     template: str = "{prompt}"
     system: str | None = None
     verifier: Verifier = Verifier()
-    max_prompt_tokens: int = Field(1024, ge=1)
+    max_prompt_tokens: int = Field(default=1024, ge=1)
     overlong: Literal["error", "drop"] = "error"

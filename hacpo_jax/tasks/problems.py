@@ -35,6 +35,7 @@ def load_examples(source: Arithmetic | Jsonl, field: str) -> tuple[Example, ...]
                 operands=(source.low, source.high),
                 operations=source.operations,
                 seed=source.seed,
+                held_out_fraction=source.held_out_fraction,
                 template=source.template,
             )
         settings = source.model_dump(exclude={"kind", "limit"})

@@ -10,6 +10,7 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.tasks.pool import ProcessGrader, Verdict
 
 MATH = "hacpo_jax.tasks.math_answers:math_reward"
+_NUMBER = re.compile(r"(?P<sign>(?<![\d\w)])-)?(?P<digits>\d+(?:,\d{3})*(?:\.\d+)?)", re.ASCII)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -40,18 +41,48 @@ class Grader(Protocol):
         ...
 
 
-class ExactGrader:
-    """1 for a response that is the gold answer, white space around both aside, else 0.
+class TextGrader:
+    """Compares strings by a function that takes linear time, so it works in this process.
 
-    Compares strings, so it works in this process.
+    Args:
+      is_right: of the response and the gold answer.
     """
 
+    def __init__(self, is_right: Callable[[str, str], bool]):
+        self._is_right = is_right
+
     def schedule(self, response: str, answer: str) -> Callable[[], Verdict]:
-        verdict = Verdict(float(response.strip() == answer.strip()), valid=True)
+        verdict = Verdict(float(self._is_right(response, answer)), valid=True)
         return lambda: verdict
 
     def close(self) -> None:
         pass
+
+
+def same_text(response: str, answer: str) -> bool:
+    """Whether both are equal, white space around them aside."""
+    return response.strip() == answer.strip()
+
+
+def same_last_number(response: str, answer: str) -> bool:
+    """Whether the last number in the response is the last one in the gold answer.
+
+    Unlike `math`, it does not take a sum that merely repeats the question for its result.
+    """
+    found, wanted = _last_number(response), _last_number(answer)
+    return found is not None and found == wanted
+
+
+def _last_number(text: str) -> str | None:
+    """The last decimal number, without thousands separators and zeros that do not count."""
+    last = None
+    for last in _NUMBER.finditer(text):
+        pass
+    if last is None:
+        return None
+    whole, _, fraction = last["digits"].replace(",", "").partition(".")
+    value = f"{whole.lstrip('0') or '0'}.{fraction.rstrip('0')}"
+    return value if value == "0." or not last["sign"] else f"-{value}"
 
 
 class Grading:
@@ -129,14 +160,17 @@ class Verifier:
             )
 
 
+_TEXT = {"exact": same_text, "last_number": same_last_number}
+
+
 def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Verifier:
     """Builds a verifier and starts its worker processes.
 
     Args:
-      name: `exact` (equal text), `math` (math-verify) or `package.module:function`, a function of
+      name: `exact` (equal text), `last_number` (that of the response is the answer), `math` (math-verify) or `package.module:function`, a function of
         the response and the gold answer that returns a finite number. It is imported by worker
         processes from the present `sys.path` and working folder, never by this one.
-      workers: worker processes (`exact` needs none).
+      workers: worker processes (`exact` and `last_number` need none).
       timeout: seconds that the grading of one answer may take.
 
     Returns:
@@ -149,9 +183,9 @@ def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Veri
         raise UserError("workers", workers, "must be at least 1")
     if not 0 < timeout < float("inf"):
         raise UserError("timeout", timeout, "must be a positive number of seconds")
-    if name == "exact":
-        return Verifier(ExactGrader())
+    if name in _TEXT:
+        return Verifier(TextGrader(_TEXT[name]))
     function = MATH if name == "math" else name
     if _FUNCTION.fullmatch(function) is None:
-        raise UserError("verifier", name, "must be 'exact', 'math' or 'package.module:function'")
+        raise UserError("verifier", name, "must be 'exact', 'last_number', 'math' or 'package.module:function'")
     return Verifier(ProcessGrader(function, workers=workers, timeout=timeout))

@@ -29,6 +29,7 @@ class Checkpoints:
         )
         self._manager = ocp.CheckpointManager(
             directory.absolute(),
+            item_handlers=ocp.StandardCheckpointHandler(),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=policy, cleanup_tmp_directories=True
             ),
@@ -54,18 +55,41 @@ class Checkpoints:
           UserError: the checkpoint is damaged or of other agents.
         """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _tree(like))
+        path = str(self._directory / str(step))
         try:
+            held = _shapes(self._manager.item_metadata(step).tree)
+            # A restore that fails half-way leaves its other reads to complain on their own.
+            if (difference := _difference(held, _shapes(abstract))) is not None:
+                raise UserError("checkpoint", path, f"is of other agents: {difference}")
             tree = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            path = self._directory / str(step)
-            remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
-            raise UserError("checkpoint", str(path), remedy) from error
+        except UserError:
+            raise
+        except Exception as error:  # Orbax raises plain ones for damaged arrays
+            remedy = f"is damaged, delete it to go on from an earlier one: {str(error)[:300]}"
+            raise UserError("checkpoint", path, remedy) from error
         return RunState(int(tree["step"]), tuple(tree["learners"]), np.asarray(tree["history"]))
 
     def close(self) -> None:
         """Wait until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def _shapes(tree) -> dict[str, tuple[int, ...]]:
+    """Shape of every array, by its path."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _difference(held: dict, wanted: dict) -> str | None:
+    """The first array that is not the same on both sides; parameters before what hangs on them."""
+    names = held.keys() | wanted.keys()
+    for name in sorted(names, key=lambda name: (".params." not in name, name)):
+        if held.get(name) != wanted.get(name):
+            return f"{name} is {held.get(name)} there and {wanted.get(name)} here"
+    return None
 
 
 def _tree(state: RunState) -> dict:

@@ -130,7 +130,7 @@ class SequenceObjective:
         return objectives.count_sequences(samples.mask)
 
     def loss(self, log_probs, samples, learner, update_index, normalizer):
-        def clipped(mask, normalizer):
+        def clipped(log_probs, mask, normalizer):
             return objectives.gspo_loss(
                 log_probs,
                 mask,
@@ -141,14 +141,16 @@ class SequenceObjective:
                 normalizer=normalizer,
             )
 
-        loss, _ = clipped(samples.mask, normalizer)
-        metrics, carrying = _by_source(clipped, samples, self.num_agents), 0.0
-        counts = 0.0
-        for j in range(self.num_agents):
-            cross = (learner != j) * metrics[f"count/{j}"]
-            carrying += cross * (1 - metrics[f"clip_fraction/{j}"])
-            counts += cross
-        metrics["cross_gradient_fraction"] = carrying / jnp.maximum(counts, 1)
+        loss, _ = clipped(log_probs, samples.mask, normalizer)
+        metrics = _by_source(
+            lambda mask, count: clipped(log_probs, mask, count), samples, self.num_agents
+        )
+        slopes = jax.grad(lambda values: clipped(values, samples.mask, 1)[0])(
+            jax.lax.stop_gradient(log_probs)
+        )
+        cross = samples.mask.any(axis=-1) & (samples.source != learner)
+        carrying = (slopes != 0).any(axis=-1) & cross
+        metrics["cross_gradient_fraction"] = carrying.sum() / jnp.maximum(cross.sum(), 1)
         return loss, metrics
 
 

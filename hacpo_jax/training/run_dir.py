@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ class RunDirectory:
     def close(self) -> None:
         """Let another process have the directory."""
         self._lock.close()
+
+
+def saved_config(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a run, which may be going on.
+
+    Args:
+      run_dir: its directory.
+      overrides: `key=value` words.
+
+    Raises:
+      UserError: the directory is not that of a run, or an override is wrong.
+    """
+    path = run_dir / _CONFIG
+    if not path.is_file():
+        raise UserError("run directory", str(run_dir), f"holds no {_CONFIG}, so it is no run")
+    return load_config(path, overrides)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,33 +1,35 @@
 """Reading a run's directory without disturbing the run, which may still be going on."""
 
+import contextlib
 from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.config import Config, load_config
+from hacpo_jax.config import Config
 from hacpo_jax.config.task import Verifier
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import abstract_params
-
-
-def saved_config(run_dir: Path) -> Config:
-    """The config of a run.
-
-    Raises:
-      UserError: the directory is not that of a run.
-    """
-    path = run_dir / "config.yaml"
-    if not path.is_file():
-        raise UserError("run directory", str(run_dir), "holds no config.yaml of a run")
-    return load_config(path)
 
 
 def agents_only(config: Config) -> Config:
     """The same agents without benchmarks and grading, for `prepare`."""
     task = config.task.model_copy(update={"eval": {}, "verifier": Verifier(name="exact")})
     return config.model_copy(update={"task": task})
+
+
+def find_agent(config: Config, name: str) -> str:
+    """`name`, if one of the agents is called so.
+
+    Raises:
+      UserError: none is.
+    """
+    names = [agent.name for agent in config.agents]
+    if name not in names:
+        raise UserError("agent", name, f"the run has {', '.join(names)}")
+    return name
 
 
 def choose_step(run_dir: Path, step: int | None) -> int:
@@ -60,26 +62,43 @@ def saved_params(run_dir: Path, groups: tuple[AgentGroup, ...], step: int) -> li
       UserError: the checkpoint is damaged or of other agents.
     """
     wanted = {"learners": [{"params": _stacked_shapes(group)} for group in groups]}
-    path = (run_dir / "checkpoints" / str(step) / "default").absolute()
+    path = run_dir / "checkpoints" / str(step)
     arguments = ocp.args.PyTreeRestore(
         item=wanted,
         restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
         partial_restore=True,
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    item = epath.Path(path.absolute() / "default")
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as reader:
         try:
-            tree = reader.restore(path, args=arguments)
+            _compare(_shapes(reader.metadata(item).tree), _shapes(wanted))
+            tree = reader.restore(item, args=arguments)
         except (ValueError, KeyError, TypeError, OSError) as error:
             remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
-            raise UserError("checkpoint", str(path.parent), remedy) from error
+            raise UserError("checkpoint", str(path), remedy) from error
     return [learner["params"] for learner in tree["learners"]]
 
 
 def _stacked_shapes(group: AgentGroup):
-    # With a sharding, Orbax refuses a stored array of another shape instead of padding it.
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     count = len(group.agents)
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype, sharding=device),
         abstract_params(group.model),
     )
+
+
+def _shapes(tree) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters in a tree of arrays, by their paths."""
+    learners = [learner["params"] for learner in tree["learners"]]
+    flat, _ = jax.tree_util.tree_flatten_with_path(learners)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape)
+        for path, leaf in flat
+    }
+
+
+def _compare(there: dict[str, tuple[int, ...]], here: dict[str, tuple[int, ...]]) -> None:
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            raise ValueError(f"{name} is {there.get(name)} there and {here.get(name)} here")

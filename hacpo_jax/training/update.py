@@ -128,7 +128,7 @@ def apply_gradients(
     Returns:
       The new state and the gradient's global norm before clipping.
     """
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(norm)
     gradients = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
     steps, opt_state = optimizer.update(gradients, state.opt_state, state.params)

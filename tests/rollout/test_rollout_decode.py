@@ -1,7 +1,6 @@
 """Cached decoding against full forward passes."""
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import jax
@@ -9,31 +8,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tiny import LLAMA, QWEN2, VOCAB, full_log_probs, full_logits, log_softmax, random_params, stacked
-
-from hacpo_jax.models import Decoder, bind, load_model
-from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys, decode, pad_left
-
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-PROMPTS = [[5, 9, 3, 30, 7], [11, 2], [2, 8, 0, 4, 2, 2]]
-SPEC = DecodeSpec(
-    model=LLAMA,
-    sampler=Sampler(1.0),
-    max_new_tokens=7,
-    stop_ids=(2,),
-    num_tokens=VOCAB,
-    dtype=jnp.dtype("float32"),
+from tiny import (
+    DECODE,
+    LLAMA,
+    PROMPTS,
+    VOCAB,
+    full_log_probs,
+    full_logits,
+    llama_params,
+    log_softmax,
+    random_params,
+    stacked,
 )
 
+from hacpo_jax.models import Decoder, bind, load_model
+from hacpo_jax.rollout import Sampler, answer, answer_keys, decode, pad_left
 
-@functools.cache
-def params():
-    return stacked(random_params(LLAMA, 0))
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
-def run(spec=SPEC, prompts=PROMPTS, samples=4, agents=(0,), weights=None, seed=0, step=0):
+def run(spec=DECODE, prompts=PROMPTS, samples=4, agents=(0,), weights=None, seed=0, step=0):
     keys = answer_keys(seed, agents, step, range(len(prompts)), samples)
-    return answer(weights or params(), prompts, keys, spec, max_rows=64)
+    return answer(weights or stacked(llama_params()), prompts, keys, spec, max_rows=64)
 
 
 def rows(rollouts, agent=0):
@@ -44,16 +40,21 @@ def rows(rollouts, agent=0):
         yield p, ids, rollouts.log_probs[agent, p, g, :n], bool(rollouts.stopped[agent, p, g])
 
 
-@pytest.mark.parametrize("name", ["llama3-rope", "qwen2", "qwen3"])
-def test_greedy_answers_are_those_of_transformers(name):
-    """Cached decoding against one full forward pass, as transformers computes it; 3 left pads."""
+def test_greedy_answers_are_those_of_transformers():
+    """Cached decoding against full forward passes, as transformers computes them; 3 left pads."""
+    name = "qwen3"
     config, weights = load_model(FIXTURES / name, name)
     held = load_file(FIXTURES / name / "reference.safetensors")
     prompt, expected = held["tokens"][1, 3:].tolist(), held["greedy"].tolist()
     stop = expected[40]
     end = expected.index(stop) + 1
     spec = dataclasses.replace(
-        SPEC, model=config, sampler=Sampler(0.0), max_new_tokens=64, num_tokens=48, stop_ids=(stop,)
+        DECODE,
+        model=config,
+        sampler=Sampler(0.0),
+        max_new_tokens=64,
+        num_tokens=48,
+        stop_ids=(stop,),
     )
     rollouts = run(spec, [prompt, prompt[:7]], samples=1, weights=stacked(weights))
     first, _ = rows(rollouts)
@@ -63,42 +64,50 @@ def test_greedy_answers_are_those_of_transformers(name):
     assert not rollouts.log_probs[0, 0, 0, end:].any()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probs_are_those_of_one_full_forward_pass(temperature):
-    """Sampler against a full pass, tempered; prompts that hold the end token, pad id or both."""
-    spec = dataclasses.replace(SPEC, sampler=Sampler(temperature))
+@pytest.mark.parametrize(("temperature", "num_tokens"), [(1.0, VOCAB), (0.7, 25)])
+def test_log_probs_are_those_of_one_full_forward_pass(temperature, num_tokens):
+    """Sampler against a full pass, tempered; prompts that hold the end token, pad id or both.
+
+    Ids that the tokenizer does not know are never drawn and have no mass.
+    """
+    spec = dataclasses.replace(DECODE, sampler=Sampler(temperature), num_tokens=num_tokens)
+    weights = llama_params()
+    seen = set()
     for p, ids, log_probs, _ in rows(run(spec)):
         expected = full_log_probs(
-            LLAMA, random_params(LLAMA, 0), PROMPTS[p], ids, temperature=temperature
+            LLAMA, weights, PROMPTS[p], ids, temperature=temperature, num_tokens=num_tokens
         )
         np.testing.assert_allclose(log_probs, expected, atol=1e-4)
+        seen |= set(ids)
+    assert num_tokens * 3 // 4 <= max(seen) < num_tokens
 
 
 def test_every_draw_is_the_inverse_distribution_at_its_own_uniform_number():
     """A row's draws follow from its key and position alone: recomputed here one by one."""
     keys = answer_keys(0, (0,), 0, range(3), 4)
     for i, (p, ids, _, _) in enumerate(rows(run())):
-        logits = full_logits(LLAMA, random_params(LLAMA, 0), [*PROMPTS[p], *ids])
+        logits = full_logits(LLAMA, llama_params(), [*PROMPTS[p], *ids])
         probs = np.exp(log_softmax(logits[len(PROMPTS[p]) - 1 : -1]))
         key = keys.reshape(-1)[i]
         uniform = [float(jax.random.uniform(jax.random.fold_in(key, t))) for t in range(len(ids))]
-        drawn = [int(np.searchsorted(np.cumsum(p), u, "right")) for p, u in zip(probs, uniform, strict=True)]
+        drawn = [
+            int(np.searchsorted(np.cumsum(p), u, "right"))
+            for p, u in zip(probs, uniform, strict=True)
+        ]
         assert ids == drawn
 
 
 def test_an_answer_ends_at_the_first_stop_id_and_a_cut_off_one_keeps_its_tokens():
-    """Several stop ids; finish reason `length` adds no end token; pad id (0) among the stop ids."""
-    endless = list(rows(run(dataclasses.replace(SPEC, stop_ids=(), max_new_tokens=12), samples=16)))
-    stops = (0, 2, 17, 21, 33)
-    ended = rows(run(dataclasses.replace(SPEC, stop_ids=stops, max_new_tokens=12), samples=16))
-    reasons = set()
-    for (_, whole, _, never), (_, ids, _, stopped) in zip(endless, ended, strict=True):
+    """Several stop ids, the filler 0 among them; finish reason `length` adds no end token."""
+    longest, reasons = DECODE.max_new_tokens, set()
+    endless = rows(run(dataclasses.replace(DECODE, stop_ids=())))
+    for (_, whole, _, never), (_, ids, _, stopped) in zip(endless, rows(run()), strict=True):
         assert not never
-        assert len(whole) == 12
-        end = next((i + 1 for i, token in enumerate(whole) if token in stops), 12)
+        assert len(whole) == longest
+        end = next((i + 1 for i, token in enumerate(whole) if token in DECODE.stop_ids), longest)
         assert ids == whole[:end]
-        assert stopped == (ids[-1] in stops)
-        reasons.add((stopped, len(ids) == 12))
+        assert stopped == (ids[-1] in DECODE.stop_ids)
+        reasons.add((stopped, len(ids) == longest))
     assert {(True, False), (False, True)} <= reasons
 
 
@@ -119,30 +128,38 @@ def counted(monkeypatch) -> list[int]:
 
 
 def test_one_new_token_is_one_draw_and_no_decode_step(monkeypatch):
-    """max new tokens = 1."""
+    """max new tokens = 1; the draws follow the model's distribution (chi-square)."""
     steps = counted(monkeypatch)
-    rollouts = run(dataclasses.replace(SPEC, max_new_tokens=1))
+    rollouts = run(dataclasses.replace(DECODE, max_new_tokens=1), samples=2000)
     jax.effects_barrier()
     assert steps == []
-    assert rollouts.lengths.tolist() == np.ones((1, 3, 4)).tolist()
-    for p, ids, log_probs, stopped in rows(rollouts):
-        expected = full_log_probs(LLAMA, random_params(LLAMA, 0), PROMPTS[p], ids)
-        np.testing.assert_allclose(log_probs, expected, atol=1e-4)
-        assert stopped == (ids == [2])
+    assert (rollouts.lengths == 1).all()
+    np.testing.assert_array_equal(
+        rollouts.stopped, np.isin(rollouts.tokens[..., 0], DECODE.stop_ids)
+    )
+    for p, prompt in enumerate(PROMPTS):
+        expected = log_softmax(full_logits(LLAMA, llama_params(), prompt)[-1])
+        tokens = rollouts.tokens[0, p, :, 0]
+        np.testing.assert_allclose(rollouts.log_probs[0, p, :, 0], expected[tokens], atol=1e-4)
+        assert_drawn_from(np.exp(expected), tokens)
 
 
-def test_the_loop_ends_with_the_longest_answer(monkeypatch):
-    steps = counted(monkeypatch)
-    spec = dataclasses.replace(SPEC, max_new_tokens=24, stop_ids=tuple(range(0, VOCAB, 2)))
-    rollouts = run(spec)
-    jax.effects_barrier()
-    assert len(steps) == rollouts.lengths.max() - 1
-    assert rollouts.lengths.max() < 24
+def assert_drawn_from(probs: np.ndarray, tokens: np.ndarray) -> None:
+    """Chi-square test, tokens expected fewer than 5 times taken together."""
+    expected, counts = probs * len(tokens), np.bincount(tokens, minlength=len(probs))
+    often = expected >= 5
+    expected = np.append(expected[often], expected[~often].sum())
+    counts = np.append(counts[often], counts[~often].sum())
+    freedom = often.sum()
+    assert freedom > 10
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    # A chi-square variable has mean f and standard deviation sqrt(2 f).
+    assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)
 
 
 def test_a_model_that_stops_at_once_takes_no_decode_step(monkeypatch):
     steps = counted(monkeypatch)
-    rollouts = run(dataclasses.replace(SPEC, num_tokens=1, stop_ids=(0,)))
+    rollouts = run(dataclasses.replace(DECODE, num_tokens=1, stop_ids=(0,)))
     jax.effects_barrier()
     assert steps == []
     assert (rollouts.lengths == 1).all()
@@ -154,7 +171,7 @@ def test_filler_rows_end_at_once_with_no_tokens():
     padded = pad_left([PROMPTS[0], [0], PROMPTS[1]], 6)
     keys = answer_keys(0, (0,), 0, [0, 7, 1], 4)
     lengths, active = np.array([5, 1, 2]), np.array([True, False, True])
-    found = decode(params(), padded, lengths, keys, active, spec=SPEC)
+    found = decode(stacked(llama_params()), padded, lengths, keys, active, spec=DECODE)
     assert not found.lengths[0, 1].any()
     assert not found.stopped[0, 1].any()
     assert not found.tokens[0, 1].any()
@@ -163,73 +180,48 @@ def test_filler_rows_end_at_once_with_no_tokens():
     np.testing.assert_array_equal(found.tokens[0, [0, 2]], plain.tokens[0, :2])
 
 
-def test_ids_the_tokenizer_does_not_know_are_never_drawn_and_have_no_mass():
-    spec = dataclasses.replace(SPEC, num_tokens=11, stop_ids=(2,))
-    seen = set()
-    for p, ids, log_probs, _ in rows(run(spec, samples=16)):
-        seen |= set(ids)
-        expected = full_log_probs(
-            LLAMA, random_params(LLAMA, 0), PROMPTS[p], ids, num_tokens=11
-        )
-        np.testing.assert_allclose(log_probs, expected, atol=1e-4)
-    assert seen <= set(range(11))
-    assert len(seen) > 5
-
-
-def test_first_tokens_follow_the_model_distribution():
-    """A chi-square test of 6000 draws."""
-    spec = dataclasses.replace(SPEC, max_new_tokens=1)
-    rollouts = run(spec, [PROMPTS[0]], samples=6000, seed=3)
-    counts = np.bincount(rollouts.tokens.reshape(-1), minlength=VOCAB)
-    logits = full_logits(LLAMA, random_params(LLAMA, 0), PROMPTS[0])[-1]
-    expected = 6000 * np.exp(log_softmax(logits))
-    often = expected >= 5
-    counts = np.append(counts[often], counts[~often].sum())
-    expected = np.append(expected[often], expected[~often].sum())
-    statistic = ((counts - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
-    freedom = often.sum()
-    assert freedom > 15
-    # Mean and standard deviation of a chi-square are f and sqrt(2 f).
-    assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)
-
-
 def test_two_agents_in_one_program_are_two_agents_alone():
-    first, second = (random_params(QWEN2, seed) for seed in (1, 2))
-    spec = dataclasses.replace(SPEC, model=QWEN2)
-    together = run(spec, agents=(0, 3), weights=stacked(first, second))
+    first, second = (random_params(LLAMA, seed) for seed in (1, 2))
+    together = run(agents=(0, 3), weights=stacked(first, second))
     for member, (agent, weights) in enumerate(((0, first), (3, second))):
-        alone = run(spec, agents=(agent,), weights=stacked(weights))
+        alone = run(agents=(agent,), weights=stacked(weights))
         for name in ("tokens", "lengths", "stopped"):
             np.testing.assert_array_equal(getattr(together, name)[member], getattr(alone, name)[0])
         np.testing.assert_allclose(together.log_probs[member], alone.log_probs[0], atol=1e-5)
     assert not np.array_equal(together.tokens[0], together.tokens[1])
 
 
+BFLOAT16 = dataclasses.replace(DECODE, dtype=jnp.dtype("bfloat16"))
+
+
+@jax.jit
+def last_hidden(weights, tokens, positions, valid):
+    return bind(LLAMA, weights)(tokens, positions, valid, dtype=jnp.bfloat16)[:, -1]
+
+
 def test_bfloat16_logits_keep_a_float32_log_softmax():
-    """bf16 logits spread over 60; a cache of another dtype than the parameters."""
-    weights = dict(random_params(LLAMA, 0))
+    """bf16 logits spread over 60; parameters of another dtype than the cache."""
+    weights = dict(llama_params())
     weights["head"] = weights["head"] * 12
-    spec = dataclasses.replace(SPEC, dtype=jnp.dtype("bfloat16"), max_new_tokens=1)
-    rollouts = run(spec, PROMPTS, samples=8, weights=stacked(weights))
     tokens, lengths = pad_left(PROMPTS, 6), np.array([len(p) for p in PROMPTS])
     valid = np.arange(6) >= 6 - lengths[:, None]
     positions = np.maximum(np.cumsum(valid, axis=1) - 1, 0)
-    hidden = bind(LLAMA, weights)(tokens, positions, valid, dtype=jnp.bfloat16)[:, -1]
+    hidden = last_hidden(weights, tokens, positions, valid)
     head = weights["head"].astype(jnp.bfloat16)
     logits = np.asarray(hidden, np.float64) @ np.asarray(head, np.float64).T
     assert np.ptp(logits, axis=1).max() > 60
     expected = log_softmax(logits)
-    for p, ids, log_probs, _ in rows(rollouts):
+    for p, ids, log_probs, _ in rows(run(BFLOAT16, weights=stacked(weights))):
+        # A log-softmax in bfloat16 would be off by up to 0.25 here.
         assert log_probs[0] == pytest.approx(expected[p, ids[0]], abs=2e-3)
 
 
 def test_bfloat16_decoding_stays_near_a_float32_full_pass():
     """The stated tolerance of bf16: 0.15 nats a token on these weights, 0.03 on average."""
-    spec = dataclasses.replace(SPEC, dtype=jnp.dtype("bfloat16"))
     gaps = np.concatenate(
         [
-            np.abs(log_probs - full_log_probs(LLAMA, random_params(LLAMA, 0), PROMPTS[p], ids))
-            for p, ids, log_probs, _ in rows(run(spec, samples=8))
+            np.abs(log_probs - full_log_probs(LLAMA, llama_params(), PROMPTS[p], ids))
+            for p, ids, log_probs, _ in rows(run(BFLOAT16))
         ]
     )
     assert gaps.max() < 0.15

@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rollout_decode import SPEC
-from tiny import LLAMA, random_params, stacked
+from tiny import DECODE, llama_params, stacked
 
 from hacpo_jax.rollout import answer, answer_keys, pad_left
 
-POOL = [[5, 9, 3], [11], [2, 8, 0, 4], [7, 7], [1, 30, 12], [39], [3, 3, 3, 3]]
+POOL = [[5, 9, 3], [11], [2, 8, 0, 4, 2], [7, 7], [1, 30, 12, 5, 5, 6], [39], [3, 3, 3, 3]]
 SAMPLES = 4
-
-
-@functools.cache
-def params():
-    return stacked(random_params(LLAMA, 0))
 
 
 def drawn(prompt_ids, *, seed=0, step=0, agent=0, samples=SAMPLES, max_rows=64):
     keys = answer_keys(seed, [agent], step, prompt_ids, samples)
     prompts = [POOL[i] for i in prompt_ids]
-    return answer(params(), prompts, keys, SPEC, max_rows=max_rows)
+    return answer(stacked(llama_params()), prompts, keys, DECODE, max_rows=max_rows)
 
 
 @functools.cache
@@ -36,12 +30,12 @@ def everything():
 @settings(max_examples=12, deadline=None)
 @given(
     prompt_ids=st.permutations(range(len(POOL))),
-    max_rows=st.sampled_from([1, 4, 8, 11, 12, 20, 1000]),
+    max_rows=st.sampled_from([4, 7, 12, 1000]),
 )
 def test_samples_do_not_depend_on_order_or_chunk_size(prompt_ids, max_rows):
-    """Chunks of 1, 2, 3, 5 and all prompts; the last one is filled up with rows that end at once."""
+    """Chunks of 1, 3 and all prompts; the last one is filled up with rows that end at once."""
     found, expected = drawn(prompt_ids, max_rows=max_rows), everything()
-    assert found.tokens.shape == (1, len(POOL), SAMPLES, SPEC.max_new_tokens)
+    assert found.tokens.shape == (1, len(POOL), SAMPLES, DECODE.max_new_tokens)
     for name in ("tokens", "lengths", "stopped"):
         np.testing.assert_array_equal(
             getattr(found, name), getattr(expected, name)[:, prompt_ids], err_msg=name
@@ -49,15 +43,10 @@ def test_samples_do_not_depend_on_order_or_chunk_size(prompt_ids, max_rows):
     np.testing.assert_allclose(found.log_probs, expected.log_probs[:, prompt_ids], atol=1e-5)
 
 
-@pytest.mark.parametrize("prompt_ids", [[2], [4, 1]])
+@pytest.mark.parametrize("prompt_ids", [[2], [1, 4, 0]])
 def test_samples_do_not_depend_on_the_rest_of_the_batch(prompt_ids):
     found, expected = drawn(prompt_ids), everything()
     np.testing.assert_array_equal(found.tokens, expected.tokens[:, prompt_ids])
-
-
-def test_more_samples_of_a_prompt_begin_with_the_same_ones():
-    found = drawn(list(range(len(POOL))), samples=SAMPLES + 2)
-    np.testing.assert_array_equal(found.tokens[:, :, :SAMPLES], everything().tokens)
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"step": 1}, {"agent": 1}])

@@ -61,7 +61,7 @@ def test_truncated_draws_stay_in_the_support_and_keep_its_proportions():
 
 @functools.cache
 def hard_logits() -> np.ndarray:
-    """Rows `[4, V]` spread over 60, with impossible tokens at the ends, inside, and a whole block."""
+    """Rows `[4, V]` spread over 60; impossible tokens at the ends, inside, a whole block."""
     rng = np.random.default_rng(0)
     logits = rng.uniform(-30, 30, (4, VOCAB)).astype(np.float32)
     logits[1, :600] = -np.inf
@@ -77,7 +77,7 @@ def hard_logits() -> np.ndarray:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("row", range(4))
 def test_draws_invert_the_cumulative_distribution(row, temperature):
-    """Draws equal a search in the float64 cumulative sum; log-softmax of a spread of 60 is exact."""
+    """Against a search in the float64 cumulative sum; log-softmax of logits spread over 60."""
     logits = hard_logits()[row].astype(np.float64)
     uniform = np.concatenate([np.random.default_rng(1).random(1022), [0.0, LAST]])
     uniform = uniform.astype(np.float32)

@@ -130,3 +130,25 @@ def test_bombs_harm_nobody(math):
     timeouts = sum(not verdict.valid for verdict in verdicts)
     assert timeouts >= 1
     assert math.counts == Counts(before.answers + 12, before.timeouts + timeouts, before.errors)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        ("3 + 9 is 12.", "12", 1.0),
+        ("There are 3 + 9", "12", 0.0),  # repeats the question
+        ("1,234.50 in all", "1234.5", 1.0),
+        ("x = -3", "-3", 1.0),
+        ("5 - 3", "3", 1.0),  # a minus between numbers is no sign
+        ("7-4", "4", 1.0),
+        ("-0", "0", 1.0),
+        ("007", "7", 1.0),
+        ("none", "5", 0.0),
+        ("", "5", 0.0),
+        ("\uff11\uff12", "12", 0.0),  # full-width digits
+    ],
+)
+def test_last_number_compares_the_last_numbers(response, answer, reward):
+    with make_verifier("last_number") as verifier:
+        (verdict,) = verifier.score([(response, answer)])
+    assert (verdict.reward, verdict.valid) == (reward, True)

@@ -1,0 +1,227 @@
+"""Which groups meet in which update, and the rows that they become."""
+
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hacpo_jax.config import parse_config
+from hacpo_jax.training.batches import (
+    LearnerView,
+    mini_batch,
+    pad_prompts,
+    pad_responses,
+    stack,
+    update_order,
+)
+from hacpo_jax.training.run import Run
+
+
+@st.composite
+def orders(draw, order: str):
+    """A learner and a step whose groups fill whole mini-batches, and its updates."""
+    num_agents = draw(st.integers(1, 4))
+    joint = num_agents if order == "mixed" else 1
+    prompts_per_update, updates = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    learner = draw(st.integers(0, num_agents - 1))
+    size = prompts_per_update * joint
+    pairs = update_order(
+        learner,
+        num_agents,
+        prompts_per_update * updates,
+        size,
+        share=True,
+        order=order,
+        rng=np.random.default_rng(draw(st.integers(0, 99))),
+    )
+    return learner, num_agents, prompts_per_update * updates, size, pairs
+
+
+def as_tuples(pairs):
+    return [tuple(pair) for pair in np.concatenate(pairs).tolist()]
+
+
+@pytest.mark.parametrize("order", ["own_first", "mixed"])
+@given(data=st.data())
+def test_every_group_is_in_exactly_one_update_of_full_size(order, data):
+    _, num_agents, num_prompts, size, pairs = data.draw(orders(order))
+    found = as_tuples(pairs)
+    assert all(len(update) == size for update in pairs)
+    assert sorted(found) == [(j, p) for j in range(num_agents) for p in range(num_prompts)]
+
+
+@given(case=orders("own_first"))
+def test_own_groups_come_first_and_peers_side_by_side(case):
+    learner, num_agents, num_prompts, _, pairs = case
+    found = as_tuples(pairs)
+    assert found[:num_prompts] == [(learner, p) for p in range(num_prompts)]
+    peers = [j for j in range(num_agents) if j != learner]
+    assert found[num_prompts:] == [(j, p) for p in range(num_prompts) for j in peers]
+
+
+@given(case=orders("mixed"))
+def test_mixed_updates_hold_whole_joint_groups(case):
+    _, num_agents, _, _, pairs = case
+    for update in pairs:
+        by_prompt = {}
+        for source, prompt in update.tolist():
+            by_prompt.setdefault(prompt, set()).add(source)
+        assert all(sources == set(range(num_agents)) for sources in by_prompt.values())
+
+
+def test_mixed_order_is_shuffled_and_seeded():
+    def order(seed):
+        rng = np.random.default_rng(seed)
+        return as_tuples(update_order(0, 2, 32, 8, share=True, order="mixed", rng=rng))
+
+    prompts = [p for _, p in order(1)[::2]]
+    assert prompts != sorted(prompts)
+    assert order(1) == order(1) != order(2)
+
+
+@pytest.mark.parametrize("order", ["own_first", "mixed"])
+def test_without_sharing_only_own_groups_are_taken(order):
+    rng = np.random.default_rng(0)
+    pairs = update_order(1, 3, 8, 4, share=False, order=order, rng=rng)
+    assert [update.tolist() for update in pairs] == [
+        [[1, p] for p in range(4)],
+        [[1, p] for p in range(4, 8)],
+    ]
+
+
+def paper_config(name: str, **algorithm):
+    model = {
+        "family": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_layers": 1,
+        "num_heads": 1,
+        "num_kv_heads": 1,
+        "head_dim": 8,
+    }
+    agents = [{"name": n, "model": model, "tokenizer": {"kind": "bytes"}} for n in ("a", "b")]
+    return parse_config(
+        {
+            "run_dir": "unused",
+            "task": {
+                "train": {"kind": "arithmetic", "size": 128},
+                "eval": {"x": {"kind": "arithmetic", "split": "held_out", "size": 1}},
+            },
+            "agents": agents,
+            "algorithm": {"name": name, **algorithm},
+            "sampling": {"max_new_tokens": 4},
+            "training": {
+                "steps": 3,
+                "prompts_per_step": 128,
+                "group_size": 8,
+                "mini_batch_prompts": 64,
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "updates"),
+    [("hacpo", "own_first", 4), ("hacpo", "mixed", 4), ("naive", "own_first", 4)]
+    + [(name, "own_first", 2) for name in ("gspo", "grpo")],
+)
+def test_the_example_of_the_paper(name, order, updates):
+    """128 prompts, mini-batch 64, G = 8, A = 2: 4 updates of 512 sequences; a baseline gets 2."""
+    config = paper_config(name, minibatch_order=order)
+    run = types.SimpleNamespace(config=config, agents=(0, 1))
+    assert Run.updates_per_step.fget(run) == updates  # type: ignore[attr-defined]
+    training, algorithm = config.training, config.algorithm
+    pairs = update_order(
+        0,
+        2,
+        training.prompts_per_step,
+        training.mini_batch_prompts,
+        share=algorithm.shares_answers,
+        order=algorithm.minibatch_order,
+        rng=np.random.default_rng(0),
+    )
+    assert [len(update) * training.group_size for update in pairs] == [512] * updates
+    if (name, order) == ("hacpo", "own_first"):
+        assert [set(update[:, 0].tolist()) for update in pairs] == [{0}, {0}, {1}, {1}]
+
+
+def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1) -> LearnerView:
+    """Every number tells its own place."""
+    shape = (num_agents, num_prompts, samples)
+    place = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    tokens = (100 * place[..., None] + np.arange(width)).astype(np.int32)
+    return LearnerView(
+        learner=learner,
+        prompts=np.arange(num_prompts * 4, dtype=np.int32).reshape(num_prompts, 4),
+        prompt_lengths=np.array([1, 4, 2], np.int32)[:num_prompts],
+        responses=tokens,
+        response_lengths=(1 + place % width).astype(np.int32),
+        advantages=place / 10,
+        behavior_mean_log_prob=-place,
+        old_log_probs=-tokens[learner].astype(np.float32) - 0.5,
+        reference_log_probs=-tokens[learner].astype(np.float32) - 0.25,
+    )
+
+
+def test_rows_of_a_mini_batch_are_those_of_its_groups():
+    view = view_of()
+    pairs = np.array([[1, 2], [0, 0], [1, 1]])
+    batch = mini_batch(view, pairs, micro_batch_rows=4)
+    assert batch.source.shape == (2, 4)
+
+    def row(values, i):
+        return values.reshape(8, *values.shape[2:])[i]
+
+    for i, (j, p, g) in enumerate((j, p, g) for j, p in pairs for g in range(2)):
+        answers = batch.answers
+        np.testing.assert_array_equal(row(answers.prompts, i), view.prompts[p])
+        assert row(answers.prompt_lengths, i) == view.prompt_lengths[p]
+        np.testing.assert_array_equal(row(answers.responses, i), view.responses[j, p, g])
+        assert row(answers.response_lengths, i) == view.response_lengths[j, p, g]
+        assert row(batch.source, i) == j
+        assert row(batch.advantages, i) == view.advantages[j, p, g]
+        assert row(batch.behavior_mean_log_prob, i) == view.behavior_mean_log_prob[j, p, g]
+        own = j == view.learner
+        for name in ("old_log_probs", "reference_log_probs"):
+            expected = getattr(view, name)[p, g] if own else np.zeros(5)
+            np.testing.assert_array_equal(row(getattr(batch, name), i), expected)
+    # Rows that fill up the last micro-batch have a prompt of one token and no answer.
+    assert batch.answers.response_lengths[1, 2:].tolist() == [0, 0]
+    assert batch.answers.prompt_lengths[1, 2:].tolist() == [1, 1]
+    assert not batch.answers.mask[1, 2:].any()
+
+
+@given(rows=st.integers(1, 20))
+def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
+    batch = mini_batch(view_of(), np.array([[1, 2], [0, 0], [1, 1]]), micro_batch_rows=rows)
+    count, size = batch.source.shape
+    assert size == min(rows, 6)
+    assert 6 <= count * size < 6 + size
+    assert (batch.answers.response_lengths > 0).sum() == 6
+
+
+def test_learners_of_a_group_are_stacked():
+    pairs = np.array([[0, 1], [1, 0]])
+    one, two = (mini_batch(view_of(learner=k), pairs, 4) for k in (0, 1))
+    both = stack([one, two])
+    np.testing.assert_array_equal(both.old_log_probs[0], one.old_log_probs)
+    np.testing.assert_array_equal(both.old_log_probs[1], two.old_log_probs)
+
+
+def test_padding_of_prompts_and_answers():
+    tokens, lengths = pad_prompts([(1, 2, 3, 4, 5), (6,)])
+    assert tokens.tolist() == [[0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 6]]
+    assert lengths.tolist() == [5, 1]
+    answers, sizes = pad_responses([[[1], [], [2, 3], [4]], [[5, 6, 7, 8, 9], [1], [], []]], 2)
+    assert answers.shape == (2, 2, 2, 6)
+    assert sizes.tolist() == [[[1, 0], [2, 1]], [[5, 1], [0, 0]]]
+    assert answers[1, 0, 0].tolist() == [5, 6, 7, 8, 9, 0]
+    assert answers[0, 1, 0].tolist() == [2, 3, 0, 0, 0, 0]
+
+
+def test_a_step_in_which_nobody_answers_still_has_a_shape():
+    answers, sizes = pad_responses([[[], []]], 2)
+    assert answers.shape == (1, 1, 2, 4)
+    assert not sizes.any()
