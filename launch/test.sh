@@ -27,7 +27,7 @@ check() {
 }
 check ruff check
 check ruff format --check
-check pyright --pythonpath "$venv_python"
+check basedpyright --pythonpath "$venv_python"
 if ((${#failed[@]})); then
     printf 'failed: %s; the tests run all the same\n' "${failed[*]}" >&2
 fi

@@ -1,5 +1,6 @@
 """Configs of runs that take seconds."""
 
+import copy
 from typing import Any
 
 from hacpo_jax.config import Config, parse_config
@@ -25,14 +26,20 @@ AGENTS: dict[str, dict[str, Any]] = {
 
 
 def tiny_config(run_dir, *, agents=("one", "two", "three"), **sections) -> Config:
-    """A run of addition with two prompts a step; `sections` replace keys of whole sections."""
+    """A run of addition with two prompts a step.
+
+    Args:
+      run_dir: where it writes, if it runs.
+      agents: names of `AGENTS`, or agents' sections.
+      sections: keys that replace those of whole sections.
+    """
     data: dict[str, Any] = {
         "run_dir": str(run_dir),
         "task": {
             "train": {"kind": "arithmetic", "size": 12, "high": 9, "template": "What {a}{op}{b}?"},
             "eval": {"held": {"kind": "arithmetic", "split": "held_out", "size": 3, "high": 20}},
         },
-        "agents": [AGENTS[name] for name in agents],
+        "agents": [AGENTS[agent] if isinstance(agent, str) else agent for agent in agents],
         "algorithm": {"name": "hacpo"},
         "sampling": {"max_new_tokens": 4},
         "training": {
@@ -46,4 +53,4 @@ def tiny_config(run_dir, *, agents=("one", "two", "three"), **sections) -> Confi
     }
     for name, section in sections.items():
         data[name] = {**data.get(name, {}), **section} if isinstance(section, dict) else section
-    return parse_config(data)
+    return parse_config(copy.deepcopy(data))

@@ -73,17 +73,20 @@ def _tokenizer(
         chosen or str(directory),
         field=f"{field}.tokenizer",
         chat="auto" if config.chat is None else config.chat,
-        extra_stop_ids=_stop_ids(directory) if directory else (),
+        extra_stop_ids=_stop_ids(directory, f"{field}.model") if directory else (),
     )
 
 
-def _stop_ids(directory: Path) -> set[int]:
+def _stop_ids(directory: Path, field: str) -> set[int]:
     """End tokens that the model's files name; they often disagree, so all of them count."""
     found: set[int] = set()
     for name in ("config.json", "generation_config.json"):
         path = directory / name
         if path.exists():
-            ids = json.loads(path.read_text()).get("eos_token_id")
+            try:
+                ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            except (ValueError, AttributeError) as error:
+                raise UserError(field, str(path), f"not a JSON object ({error})") from None
             found |= set(ids if isinstance(ids, list) else [] if ids is None else [ids])
     return found
 

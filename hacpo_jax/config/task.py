@@ -74,7 +74,8 @@ class Verifier(Section):
     """How an answer becomes a reward.
 
     Attributes:
-      name: `exact`, `last_number`, `math`, or your own `package.module:function` of (response, answer).
+      name: `exact`, `last_number`, `math`, or your own `package.module:function` of response
+        and answer.
       workers: processes that grade, except for `exact` and `last_number`.
       timeout: seconds one answer may take; then it counts as invalid.
     """

@@ -90,10 +90,8 @@ def evaluate_group(
     results = []
     for a in range(len(group.agents)):
         lengths, stopped = rollouts.lengths[a], rollouts.stopped[a]
-        ids = [
-            row[:n].tolist()
-            for row, n in zip(rollouts.tokens[a].reshape(-1, spec.max_new_tokens), lengths.flat)
-        ]
+        rows = rollouts.tokens[a].reshape(-1, spec.max_new_tokens)
+        ids = [row[:n].tolist() for row, n in zip(rows, lengths.flat, strict=True)]
         texts = response_texts(group.tokenizer, ids, stopped.reshape(-1).tolist())
         golds = [example.answer for example in problems.examples for _ in range(samples)]
         verdicts = verifier.score(list(zip(texts, golds, strict=True)))

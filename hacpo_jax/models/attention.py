@@ -67,7 +67,7 @@ def shared_prompt_attention(
     p, g, heads, head_dim = q.shape
     kv_heads = k.shape[2]
     q = q.reshape(p, g, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-    f32 = dict(preferred_element_type=jnp.float32)
+    f32 = {"preferred_element_type": jnp.float32}
     over_prompt = jnp.einsum("pgkrd,pksd->pgkrs", q, prompt.keys, **f32)
     over_generated = jnp.einsum("pgkrd,pgkcd->pgkrc", q, generated.keys, **f32)
     over_itself = jnp.einsum("pgkrd,pgkd->pgkr", q, k, **f32)[..., None]

@@ -38,7 +38,13 @@ class Attention(nnx.Module):
     """Grouped-query attention weights of all layers; applied to one layer's slice."""
 
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
-        layers, embed, n, k, d = c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim
+        layers, embed, n, k, d = (
+            c.num_layers,
+            c.hidden_size,
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+        )
         q_axes = ("layers", "embed", "heads", "head_dim")
         kv_axes = ("layers", "embed", "kv_heads", "head_dim")
         o_axes = ("layers", "heads", "head_dim", "embed")
@@ -115,7 +121,9 @@ class Layer(nnx.Module):
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend):
         eps = self.config.rms_norm_eps
-        out, key_value = self.attention(rms_norm(x, self.attention_norm[...], eps), cos, sin, attend)
+        out, key_value = self.attention(
+            rms_norm(x, self.attention_norm[...], eps), cos, sin, attend
+        )
         x = x + out
         return x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)), key_value
 

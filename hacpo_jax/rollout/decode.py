@@ -96,9 +96,7 @@ def decode(
             state.newest, positions, prompt_cache, valid, state.cache, generated, dtype=spec.dtype
         )
         cache = jax.tree.map(functools.partial(_write, at=generated), state.cache, new)
-        return _draw_next(
-            model, hidden, dataclasses.replace(state, cache=cache), keys, step, spec
-        )
+        return _draw_next(model, hidden, dataclasses.replace(state, cache=cache), keys, step, spec)
 
     def body(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
         step, states = carry

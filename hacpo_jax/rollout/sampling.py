@@ -88,7 +88,7 @@ def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _first_passing(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """First index of `[N, K]` at which the cumulative sum exceeds `target` `[N]`, and the sum before.
+    """First index of `[N, K]` where the cumulative sum exceeds `target` `[N]`, and the sum before.
 
     Rounding can leave the target at or beyond the total; the last index of positive weight is
     taken then, so a token of no probability is never drawn.

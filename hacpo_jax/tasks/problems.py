@@ -1,6 +1,7 @@
 """A run's problems, encoded for every agent, in an order that depends on the seed alone."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from hacpo_jax.tasks.prompts import render
 
 if TYPE_CHECKING:
     from hacpo_jax.agents import Agent
+
+_log = logging.getLogger(__name__)
 
 
 def load_examples(source: Arithmetic | Jsonl, field: str) -> tuple[Example, ...]:
@@ -39,9 +42,20 @@ def load_examples(source: Arithmetic | Jsonl, field: str) -> tuple[Example, ...]
                 template=source.template,
             )
         settings = source.model_dump(exclude={"kind", "limit"})
-        return load_jsonl(settings.pop("path"), **settings).examples[: source.limit]
+        loaded = load_jsonl(settings.pop("path"), **settings)
     except UserError as error:
         raise UserError(f"{field}.{error.field}", error.value, error.remedy) from None
+    if loaded.bad_rows:
+        rows, first = len(loaded.examples) + len(loaded.bad_rows), loaded.bad_rows[0]
+        _log.warning(
+            "%s: %d of %d rows left out (line %d: %s)",
+            field,
+            len(loaded.bad_rows),
+            rows,
+            first.line,
+            first.reason,
+        )
+    return loaded.examples[: source.limit]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +126,8 @@ def encode_problems(
                 f"{int((~fits).sum())} of {len(rows)} prompts are empty or exceed {limit} tokens; "
                 "raise task.max_prompt_tokens, or set task.overlong=drop to leave them out",
             )
-    kept = np.flatnonzero(fits)
-    if not len(kept):
+    kept = np.flatnonzero(fits).tolist()
+    if not kept:
         raise UserError(field, len(examples), "no prompt is short enough; see max_prompt_tokens")
     return Problems(
         examples=tuple(examples[i] for i in kept),

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,11 +76,10 @@ def same_last_number(response: str, answer: str) -> bool:
 
 def _last_number(text: str) -> str | None:
     """The last decimal number, without thousands separators and zeros that do not count."""
-    last = None
-    for last in _NUMBER.finditer(text):
-        pass
-    if last is None:
+    newest = deque(_NUMBER.finditer(text), maxlen=1)
+    if not newest:
         return None
+    (last,) = newest
     whole, _, fraction = last["digits"].replace(",", "").partition(".")
     value = f"{whole.lstrip('0') or '0'}.{fraction.rstrip('0')}"
     return value if value == "0." or not last["sign"] else f"-{value}"
@@ -167,9 +167,10 @@ def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Veri
     """Builds a verifier and starts its worker processes.
 
     Args:
-      name: `exact` (equal text), `last_number` (that of the response is the answer), `math` (math-verify) or `package.module:function`, a function of
-        the response and the gold answer that returns a finite number. It is imported by worker
-        processes from the present `sys.path` and working folder, never by this one.
+      name: `exact` (equal text), `last_number` (that of the response is the answer), `math`
+        (math-verify) or `package.module:function`, a function of the response and the gold answer
+        that returns a finite number. It is imported by worker processes from the present
+        `sys.path` and working folder, never by this one.
       workers: worker processes (`exact` and `last_number` need none).
       timeout: seconds that the grading of one answer may take.
 
@@ -187,5 +188,7 @@ def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Veri
         return Verifier(TextGrader(_TEXT[name]))
     function = MATH if name == "math" else name
     if _FUNCTION.fullmatch(function) is None:
-        raise UserError("verifier", name, "must be 'exact', 'last_number', 'math' or 'package.module:function'")
+        raise UserError(
+            "verifier", name, "must be 'exact', 'last_number', 'math' or 'package.module:function'"
+        )
     return Verifier(ProcessGrader(function, workers=workers, timeout=timeout))

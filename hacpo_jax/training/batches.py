@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,7 +101,7 @@ def _product(prompts: np.ndarray, sources: np.ndarray) -> np.ndarray:
 
 
 def mini_batch(view: LearnerView, pairs: np.ndarray, micro_batch_rows: int) -> MiniBatch:
-    """Rows of the given (source, prompt) groups, `[M, R, ...]`, filled up with rows that weigh nothing.
+    """Rows of the given (source, prompt) groups, `[M, R, ...]`, and filler that weighs nothing.
 
     Args:
       view: one learner's answers.
@@ -108,13 +109,14 @@ def mini_batch(view: LearnerView, pairs: np.ndarray, micro_batch_rows: int) -> M
       micro_batch_rows: R at most.
     """
     sources, prompts = pairs.T
-    num_samples, width = view.responses.shape[2:]
+    num_samples = view.responses.shape[2]
     own = (sources == view.learner)[:, None, None]
 
-    def per_group(values: np.ndarray) -> np.ndarray:
+    # Host arrays stand in for device arrays until the jitted update takes them.
+    def per_group(values: np.ndarray) -> Any:
         return np.repeat(values, num_samples, axis=0)  # [B * G, ...]
 
-    def per_row(values: np.ndarray) -> np.ndarray:
+    def per_row(values: np.ndarray) -> Any:
         return values.reshape(-1, *values.shape[2:])  # [B, G, ...] to [B * G, ...]
 
     answers = Answers(

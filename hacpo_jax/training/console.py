@@ -7,8 +7,14 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from hacpo_jax.agents import Agent
@@ -32,7 +38,9 @@ class Console:
     """Shows a run on standard output."""
 
     def __init__(self):
-        self._out = RichConsole(highlight=False)
+        terminal = RichConsole(highlight=False)
+        # A log has no width of its own; 80 columns would cut the tables.
+        self._out = terminal if terminal.is_terminal else RichConsole(highlight=False, width=120)
         self._live: Live | None = None
         self._progress: Progress | None = None
         self._steps = 0

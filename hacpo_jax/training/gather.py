@@ -1,12 +1,13 @@
 """Sharing one step's answers: what every learner of a group sees of all agents."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.exchange import Exchange, Rollout, reencode, response_texts
+from hacpo_jax.exchange import Exchange, Rollout, drift, reencode, response_texts
 from hacpo_jax.rollout import Rollouts
 from hacpo_jax.training.batches import LearnerView, pad_prompts, pad_responses
 from hacpo_jax.training.run import Run
@@ -41,6 +42,13 @@ def answer_texts(group: AgentGroup, rollouts: Rollouts, member: int) -> list[str
     """Texts of the same answers, without end tokens."""
     stopped = rollouts.stopped[member].reshape(-1).tolist()
     return response_texts(group.tokenizer, answer_ids(rollouts, member), stopped)
+
+
+def answer_drift(group: AgentGroup, rollouts: Rollouts, member: int) -> float:
+    """Share of an agent's answers that decoding and encoding would change: its own learner keeps
+    their ids, but a peer never sees exactly them."""
+    stopped = rollouts.stopped[member].reshape(-1).tolist()
+    return drift(group.tokenizer, answer_ids(rollouts, member), stopped).share
 
 
 def make_records(
@@ -206,12 +214,13 @@ def _reference_log_probs(
     size = min(run.config.training.micro_batch_rows, rows)
     filler = -rows % size
 
-    def cut(values: np.ndarray) -> np.ndarray:
+    # Host arrays stand in for device arrays until the jitted scoring takes them.
+    def cut(values: np.ndarray) -> Any:
         flat = values.reshape(num_agents, rows, *values.shape[3:])
         flat = np.pad(flat, [(0, 0), (0, filler)] + [(0, 0)] * (flat.ndim - 2), mode="edge")
         return flat.reshape(num_agents, -1, size, *flat.shape[2:])
 
-    def per_answer(values: np.ndarray) -> np.ndarray:
+    def per_answer(values: np.ndarray) -> Any:
         whole = (num_agents, num_prompts, num_samples, *values.shape[1:])
         return cut(np.broadcast_to(values[None, :, None], whole))
 

@@ -5,6 +5,7 @@ pass recomputes each block. Nothing of size [N, V] ever exists.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,6 @@ import jax.numpy as jnp
 BLOCK = 8192
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def token_log_probs(
     hidden: jax.Array,
     table: jax.Array,
@@ -34,6 +34,11 @@ def token_log_probs(
     Returns:
       Log-probs `[N]` and entropies `[N]`, float32, in nats.
     """
+    return _blockwise(hidden, table, targets, temperature, num_tokens, block)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _blockwise(hidden, table, targets, temperature, num_tokens, block) -> Any:
     return _forward(hidden, table, targets, temperature, num_tokens, block)[0]
 
 
@@ -49,9 +54,7 @@ def _forward(hidden, table, targets, temperature, num_tokens, block):
         # exp(-inf) * -inf would be NaN where a token is impossible.
         finite = jnp.where(weights > 0, logits, 0.0)
         weighted = weighted * kept + (weights * finite).sum(axis=-1)
-        chosen = jnp.where(
-            _is_in(targets, index, block), _pick(logits, targets - start), chosen
-        )
+        chosen = jnp.where(_is_in(targets, index, block), _pick(logits, targets - start), chosen)
         return (new_top, total, weighted, chosen), None
 
     lowest = jnp.full(n, jnp.finfo(jnp.float32).min)
@@ -91,7 +94,7 @@ def _backward(temperature, num_tokens, block, saved, cotangents):
     return d_hidden.astype(hidden.dtype), d_table.astype(table.dtype), None
 
 
-token_log_probs.defvjp(_forward, _backward)
+_blockwise.defvjp(_forward, _backward)
 
 
 def _block_logits(hidden, table, index, temperature, num_tokens, block):

@@ -76,7 +76,9 @@ def update_metrics(updates: list[dict], member: int, agent: int, run: Run) -> Me
         if name != "own" and not run.config.algorithm.shares_answers:
             continue
         for metric in ("ratio", "clip_fraction", "capped_fraction"):
-            found[f"{metric}/{name}"] = _weighted(rows, f"{metric}/{peer.index}", f"count/{peer.index}")
+            found[f"{metric}/{name}"] = _weighted(
+                rows, f"{metric}/{peer.index}", f"count/{peer.index}"
+            )
     if run.config.algorithm.shares_answers:
         peers = [peer.index for peer in run.agents if peer.index != agent]
         for row in rows:

@@ -169,7 +169,9 @@ class TokenObjective:
         return jnp.broadcast_to(values, (self.num_agents, *values.shape))
 
     def normalizer(self, samples):
-        count = objectives.count_tokens if self.reduction == "tokens" else objectives.count_sequences
+        count = (
+            objectives.count_tokens if self.reduction == "tokens" else objectives.count_sequences
+        )
         return count(samples.mask)
 
     def loss(self, log_probs, samples, learner, update_index, normalizer):

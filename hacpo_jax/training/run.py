@@ -53,9 +53,7 @@ class Run:
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
         sampling = self.config.sampling
-        return self._decode_spec(
-            group, Sampler(sampling.temperature), sampling.max_new_tokens
-        )
+        return self._decode_spec(group, Sampler(sampling.temperature), sampling.max_new_tokens)
 
     def evaluation_spec(self, group: AgentGroup) -> DecodeSpec:
         """How answers to benchmarks are drawn."""

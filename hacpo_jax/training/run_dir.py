@@ -150,7 +150,8 @@ def _lock(path: Path):
 
 
 def _check_same(path: Path, there: Config, here: Config) -> None:
-    """Same run, moved folders and checkpoint habits aside; more steps if no schedule depends on it."""
+    """Refuse another config. Folder and checkpoint habits may differ, and the number of steps too
+    if no schedule depends on it."""
     free = {"run_dir", "checkpoint"}
     if all(agent.optimizer.schedule == "constant" for agent in here.agents):
         free.add("training.steps")

@@ -1,7 +1,6 @@
 """Algorithm 1 of HACPO: one step of all agents."""
 
 import dataclasses
-import time
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,13 @@ from hacpo_jax.exchange import Exchange, Rollout
 from hacpo_jax.rollout import Rollouts, answer, answer_keys
 from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training.batches import LearnerView, mini_batch, stack, update_order
-from hacpo_jax.training.gather import Feedback, answer_texts, learner_views, make_records
+from hacpo_jax.training.gather import (
+    Feedback,
+    answer_drift,
+    answer_texts,
+    learner_views,
+    make_records,
+)
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.run import Run
@@ -57,9 +62,7 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
     training, times = run.config.training, StepTimes(len(run.groups))
 
     # 1. Sample P prompts.
-    indices = step_indices(
-        run.config.seed, len(run.train), training.prompts_per_step, state.step
-    )
+    indices = step_indices(run.config.seed, len(run.train), training.prompts_per_step, state.step)
 
     # 2. Every agent draws G responses to each; answers are graded while others still draw.
     # 3. Verify.
@@ -82,13 +85,13 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
     valid = np.array([[v.valid for v in row] for row in verdicts]).reshape(shape) & (lengths > 0)
 
     # 4. Update capability windows, and weigh every answer for every learner.
-    history = np.asarray(objectives.push_history(state.history, *objectives.capability(
-        rewards, valid=valid
-    )))
+    on_device, counted = jnp.asarray(rewards), jnp.asarray(valid)
+    capability = objectives.capability(on_device, valid=counted)
+    history = np.asarray(objectives.push_history(jnp.asarray(state.history), *capability))
     ratio = _capability_ratio(run, history, state.step)
     objective = make_objective(run.config.algorithm, len(run.agents))
-    advantages = np.asarray(objective.advantages(jnp.asarray(rewards), jnp.asarray(valid), ratio))
-    feedback = Feedback(rewards, valid, advantages)
+    advantages = objective.advantages(on_device, counted, ratio)
+    feedback = Feedback(rewards, valid, np.asarray(advantages))
 
     # 5. Every learner: gather own and cross samples in its own tokens, and update once per
     # mini-batch. What was shared is fixed before any update.
@@ -97,7 +100,13 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
     for g, group in enumerate(run.groups):
         for member, agent in enumerate(group.agents):
             published = make_records(
-                run, group, member, rollouts[g], texts[agent.index], feedback, indices,
+                run,
+                group,
+                member,
+                rollouts[g],
+                texts[agent.index],
+                feedback,
+                indices,
                 state.step + 1,
             )
             exchange.publish(agent.name, published)
@@ -118,6 +127,7 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
                 **own_metrics(agent.index, feedback, rollouts[g], member, history, ratio, run),
                 **update_metrics(updates, member, agent.index, run),
                 **shared,
+                "drift": answer_drift(group, rollouts[g], member),
                 "updates/skipped": int(learner.skipped[member]),
                 **times.of(g, int(rollouts[g].lengths[member].sum())),
             }
@@ -129,7 +139,7 @@ def _draw(
     run: Run, group: AgentGroup, learner: LearnerState, indices: np.ndarray, step: int
 ) -> Rollouts:
     keys = answer_keys(
-        run.config.seed, group.indices, step, indices, run.config.training.group_size
+        run.config.seed, group.indices, step, indices.tolist(), run.config.training.group_size
     )
     prompts = run.train.prompts(group.indices[0], indices.tolist())
     max_rows = run.config.sampling.max_rows

@@ -21,6 +21,7 @@ from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.step import RunState, train_step
 from hacpo_jax.training.update import init_state
 from hacpo_jax.training.warm_start import warm_start
+from hacpo_jax.training.watch import Watch
 
 
 def train(config: Config, console: Console) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             remedy = f"{state.step} steps are done there already; choose that many or more"
             raise UserError("training.steps", config.training.steps, remedy)
         directory.rewind(state.step)
+        watch = Watch()
 
         while True:
             if _evaluation_due(config, state.step):
@@ -61,6 +63,8 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             directory.log_metrics(result.metrics)
             directory.write_rollouts(state.step, result.records)
             console.step(state.step, result.metrics)
+            for warning in watch.warnings(result.metrics):
+                console.note(f"warning: {warning}")
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
@@ -113,15 +117,17 @@ def abstract_state(run: Run) -> RunState:
     """Shapes of a run's state, to restore a checkpoint into."""
     learners = []
     for group in run.groups:
-        params = jax.tree.map(
-            lambda x, count=len(group.agents): jax.ShapeDtypeStruct((count, *x.shape), x.dtype),
-            abstract_params(group.model),
-        )
+        params = _stacked(abstract_params(group.model), len(group.agents))
         fresh = functools.partial(
             init_state, optimizer=group.optimizer, total_updates=run.total_updates
         )
         learners.append(jax.eval_shape(fresh, params))
     return RunState(0, tuple(learners), _empty_history(run))
+
+
+def _stacked(shapes, count: int):
+    """Shapes with a leading agent axis."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes)
 
 
 def _empty_history(run: Run) -> np.ndarray:

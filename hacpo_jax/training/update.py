@@ -204,15 +204,15 @@ def _micro_loss(params, rows: MiniBatch, divisors, *, spec: UpdateSpec, learner,
 
 def _total_loss(log_probs, entropy, samples: Samples, divisors, spec: UpdateSpec, learner, index):
     """Policy loss with the optional KL penalty and entropy bonus, both on own answers only."""
-    policy_divisor, own_divisor = (None, None) if divisors is None else divisors
-    loss, metrics = spec.objective.loss(log_probs, samples, learner, index, policy_divisor)
     own = _own(samples, learner)
     count = objectives.count_sequences(own)
+    policy_divisor, own_divisor = (None, count) if divisors is None else divisors
+    loss, metrics = spec.objective.loss(log_probs, samples, learner, index, policy_divisor)
     bonus = objectives.mean_log_prob(entropy, own).sum()  # a token mean per row, as in the KL
     metrics["entropy"] = bonus / jnp.maximum(count, 1)
     metrics["count/own"] = count.astype(jnp.float32)
     if spec.entropy_coef:
-        loss -= spec.entropy_coef * bonus / jnp.maximum(count if divisors is None else own_divisor, 1)
+        loss -= spec.entropy_coef * bonus / jnp.maximum(own_divisor, 1)
     if spec.kl_coef:
         penalty, kl_metrics = objectives.kl_penalty(
             log_probs, samples.reference_log_probs, own, normalizer=own_divisor

@@ -58,7 +58,7 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
     solutions = _solutions(agent, run.train)
     rng = np.random.default_rng([run.config.seed, agent.index, 1])
     for step in range(1, settings.steps + 1):
-        rows = rng.integers(len(solutions), size=settings.batch_size)
+        rows = rng.integers(len(solutions), size=settings.batch_size).tolist()
         batch = _batch(run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
         state, loss = _update(
             state, batch, policy=policy, optimizer=optimizer, total_updates=settings.steps
@@ -66,11 +66,12 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
         look = step % settings.check_every == 0 or step == settings.steps
         if not look:
             continue
-        accuracy = None
-        if settings.until_accuracy is not None:
-            accuracy = _train_accuracy(run, alone, state.params, settings.check_problems)
+        if settings.until_accuracy is None:
+            report(Progress(step, float(loss[0]), None))
+            continue
+        accuracy = _train_accuracy(run, alone, state.params, settings.check_problems)
         report(Progress(step, float(loss[0]), accuracy))
-        if accuracy is not None and accuracy >= settings.until_accuracy:
+        if accuracy >= settings.until_accuracy:
             break
     return jax.tree.map(lambda x: x[0], state.params)
 
@@ -81,8 +82,8 @@ def _solutions(agent: Agent, problems: Problems) -> list[list[int]]:
 
 
 def _batch(prompts, solutions) -> Answers:
-    tokens, lengths = pad_prompts(prompts)
-    responses, response_lengths = pad_responses([solutions], 1)
+    tokens, lengths = map(jnp.asarray, pad_prompts(prompts))
+    responses, response_lengths = map(jnp.asarray, pad_responses([solutions], 1))
     return Answers(tokens, lengths, responses[0, :, 0], response_lengths[0, :, 0])
 
 

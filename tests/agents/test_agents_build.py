@@ -1,0 +1,146 @@
+"""From sections of the config to agents, groups and first parameters."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import AGENTS, LLAMA
+from tokenizer_zoo import STORY, letters_hf
+
+from hacpo_jax.agents import AgentGroup, build_agents, group_agents, initial_params
+from hacpo_jax.config import AgentConfig
+from hacpo_jax.errors import UserError
+from hacpo_jax.models import load_model
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    """A tiny checkpoint with a tokenizer of fewer ids than the model has."""
+    path = tmp_path / "model"
+    path.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(FIXTURES / "qwen3" / name, path / name)
+    letters_hf().save_pretrained(path)
+    return path
+
+
+def built(*sections):
+    configs = [
+        AgentConfig.model_validate({"name": f"agent{i}"} | section)
+        for i, section in enumerate(sections)
+    ]
+    return build_agents(configs, [STORY])
+
+
+def test_an_agent_from_a_directory(directory):
+    _, agent = built(AGENTS["one"], {"name": "pupil", "model": str(directory)})
+    assert (agent.index, agent.name, agent.directory) == (1, "pupil", directory)
+    assert agent.model.vocab_size == 48
+    assert agent.tokenizer.size == 1 + len(set(STORY))
+    assert agent.tokenizer.decode(agent.tokenizer.encode_texts(["the cat"])[0]) == "the cat"
+
+
+def test_stop_ids_are_gathered_from_all_files(directory):
+    """A base model whose files disagree on EOS: an explicit set of stop ids."""
+    (agent,) = built({"model": str(directory)})
+    assert agent.tokenizer.eos_id == 0
+    assert agent.tokenizer.stop_ids == (0, 2)  # the tokenizer's, and that of config.json
+    path = directory / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": [7, 5, 2]}))
+    (agent,) = built({"model": str(directory)})
+    assert agent.tokenizer.stop_ids == (0, 2, 5, 7)
+    path.write_text(json.dumps({"eos_token_id": 9}))
+    (agent,) = built({"model": str(directory)})
+    assert agent.tokenizer.stop_ids == (0, 2, 9)
+    path.write_text("{}")
+    (agent,) = built({"model": str(directory)})
+    assert agent.tokenizer.stop_ids == (0, 2)
+    path.write_text(json.dumps({"eos_token_id": 47}))  # the model has it, the tokenizer not
+    with pytest.raises(UserError, match=r"agents\.0\.tokenizer\.stop_ids = 47: must be in \[0, "):
+        built({"model": str(directory)})
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_generation_config_is_named(directory, text):
+    (directory / "generation_config.json").write_text(text)
+    with pytest.raises(UserError, match=r"agents\.0\.model = .*config.json': not a JSON"):
+        built({"model": str(directory)})
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"agents\.1\.model = .*nowhere': no such directory"):
+        built(AGENTS["one"], {"model": str(tmp_path / "nowhere")})
+
+
+def test_a_directory_without_weights_is_named(directory):
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"agents\.0\.model = .*no \*\.safetensors"):
+        built({"model": str(directory)})
+
+
+def test_a_tokenizer_that_knows_more_ids_than_the_model_is_refused(directory):
+    with pytest.raises(UserError, match=r"agents\.0\.tokenizer = .*knows 257 ids and the model 48"):
+        built({"model": str(directory), "tokenizer": {"kind": "bytes"}})
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
+def test_a_new_model_fits_its_tokenizer(family, kind):
+    model = LLAMA | {"family": family, "rope_theta": 500.0}
+    (agent,) = built({"model": model, "tokenizer": {"kind": kind, "vocab_size": 290}})
+    assert agent.directory is None
+    assert agent.model.vocab_size == agent.tokenizer.size
+    assert (agent.model.qkv_bias, agent.model.qk_norm) == (family == "qwen2", family == "qwen3")
+    assert (agent.model.model_type, agent.model.rope_theta) == (family, 500.0)
+    assert agent.model.max_position_embeddings == 32
+    if kind == "bpe":
+        assert agent.tokenizer.size == 290
+
+
+def test_agents_of_one_shape_tokenizer_and_optimizer_make_a_group(directory):
+    copy = directory.parent / "copy"
+    shutil.copytree(directory, copy)
+    one, two = AGENTS["one"], AGENTS["two"]
+    agents = built(
+        two,
+        one | {"name": "a"},
+        {"model": str(directory)},
+        one | {"name": "b", "warm_start": {"steps": 3}},
+        one | {"name": "fast", "optimizer": {"learning_rate": 0.5}},
+        one | {"name": "wide", "model": LLAMA | {"intermediate_size": 40}},
+        one | {"name": "bytes", "tokenizer": {"kind": "bytes"}},
+        {"model": str(copy)},
+    )
+    groups = group_agents(agents)
+    assert [group.indices for group in groups] == [[0], [1, 3], [2, 7], [4], [5], [6]]
+    assert groups[1].name == "a+b"
+    for group in groups:
+        for agent in group.agents:
+            assert agent.model == group.model
+            assert agent.tokenizer.fingerprint == group.tokenizer.fingerprint
+            assert agent.optimizer == group.optimizer
+
+
+def test_parameters_of_two_agents_from_one_directory_are_those_of_the_file(directory):
+    agents = built({"model": str(directory)}, {"model": str(directory)})
+    params = initial_params(AgentGroup(tuple(agents)), seed=3)
+    _, expected = load_model(directory, "model")
+    for found, value in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, np.stack([value, value]))
+
+
+def test_new_agents_differ_by_index_and_by_seed():
+    agents = built(AGENTS["one"], AGENTS["three"])
+    group = AgentGroup(tuple(agents))
+    first, again, other = (initial_params(group, seed)["embedding"] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first, other)
+    alone = initial_params(AgentGroup((agents[1],)), 0)["embedding"]
+    np.testing.assert_array_equal(alone[0], first[1])

@@ -1,0 +1,52 @@
+"""Warnings: when, for whom, and once."""
+
+import pytest
+
+from hacpo_jax.training.watch import WINDOW, Watch
+
+FINE = {
+    "agent": "a",
+    "cross_gradient_fraction": 0.5,
+    "truncated": 0.2,
+    "reward/mean": 0.3,
+    "updates/skipped": 0,
+}
+
+
+def test_a_run_that_learns_says_nothing():
+    watch = Watch()
+    assert [watch.warnings([FINE]) for _ in range(3 * WINDOW)] == [[]] * (3 * WINDOW)
+
+
+def test_peers_without_gradient_are_told_once_after_a_whole_window():
+    watch = Watch()
+    told = [watch.warnings([FINE | {"cross_gradient_fraction": 0.09}]) for _ in range(WINDOW + 5)]
+    assert [len(t) for t in told] == [0] * (WINDOW - 1) + [1] + [0] * 5
+    (warning,) = told[WINDOW - 1]
+    assert warning.startswith("a: ") and "clip_low" in warning and "alpha" in warning
+
+
+def test_one_step_with_gradient_starts_a_new_window():
+    watch = Watch()
+    low = FINE | {"cross_gradient_fraction": 0.0}
+    rows = [low] * (WINDOW - 1) + [FINE] + [low] * (WINDOW - 1)
+    assert [watch.warnings([row]) for row in rows] == [[]] * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("sign", "word"),
+    [
+        ({"truncated": 1.0}, "max_new_tokens"),
+        ({"reward/mean": None}, "graded"),
+        ({"updates/skipped": 1}, "finite"),
+    ],
+)
+def test_single_signs_name_the_agent(sign, word):
+    (warning,) = Watch().warnings([FINE | {"agent": "b"} | sign])
+    assert warning.startswith("b: ") and word in warning
+
+
+def test_without_peers_nothing_is_missed():
+    watch = Watch()
+    row = {k: v for k, v in FINE.items() if k != "cross_gradient_fraction"}
+    assert [watch.warnings([row]) for _ in range(2 * WINDOW)] == [[]] * (2 * WINDOW)
