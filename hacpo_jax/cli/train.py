@@ -1,5 +1,6 @@
 """`train`: a whole run, from the first check to the plots."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,16 @@ def run(command: Command) -> None:
     from hacpo_jax.training.console import Console
     from hacpo_jax.training.trainer import train
 
-    console = Console()
-    summary = _finished(config)
-    if summary is None:
-        use_compilation_cache()
-        summary = train(config, console)
-    else:
-        console.note(f"{config.run_dir} is complete; set run_dir or training.steps to do more")
-    console.summary(summary, config.run_dir)
-    pictures = write_report([Path(config.run_dir)])
-    console.note(f"plots: {pictures[0]}")
+    with contextlib.closing(Console()) as console:
+        summary = _finished(config)
+        if summary is None:
+            use_compilation_cache()
+            summary = train(config, console)
+        else:
+            console.note(f"{config.run_dir} is complete; set run_dir or training.steps to do more")
+        console.summary(summary, config.run_dir)
+        pictures = write_report([Path(config.run_dir)])
+        console.note(f"plots: {pictures[0]}")
 
 
 def _finished(config: Config) -> dict[str, Any] | None:

@@ -128,6 +128,10 @@ class Console:
     def note(self, text: str) -> None:
         self._out.print(text, soft_wrap=True)
 
+    def close(self) -> None:
+        """Leave the terminal as it was, also after an error or an interrupt."""
+        self._stop_live()
+
     def _start_live(self, done: int) -> tuple[Live, Progress]:
         if self._live is None or self._progress is None:
             self._progress = Progress(

@@ -110,7 +110,10 @@ def _fresh_state(run: Run, params) -> RunState:
         init_state(p, group.optimizer, run.total_updates)
         for p, group in zip(params, run.groups, strict=True)
     ]
-    return RunState(0, tuple(learners), _empty_history(run))
+    # Restored arrays are bound to their device. Were fresh ones not, a resumed run would compile
+    # every program again, and differ from an uninterrupted one in how it rounds.
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return RunState(0, jax.device_put(tuple(learners), device), _empty_history(run))
 
 
 def abstract_state(run: Run) -> RunState:

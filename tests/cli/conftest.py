@@ -54,7 +54,7 @@ def compile_quickly(tmp_path_factory):
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny_config(tmp_path_factory) -> Path:
     """A config whose answers are one digit, so that a few updates teach to guess them."""
     folder = tmp_path_factory.mktemp("tiny")
@@ -68,6 +68,8 @@ def tiny_config(tmp_path_factory) -> Path:
             "eval": {"parity": {"kind": "jsonl", "path": str(folder / "held_out.jsonl")}},
         },
         "agents": AGENTS,
+        # Peers' longer answers would need a second program for another width.
+        "algorithm": {"max_peer_tokens": 4},
         "sampling": {"max_new_tokens": 3},
         "training": {"steps": 2, "prompts_per_step": 4, "group_size": 2, "mini_batch_prompts": 4},
         "evaluation": {"samples": 2, "temperature": 1.0, "best_of": [1, 2]},
@@ -79,7 +81,7 @@ def tiny_config(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny_run(tiny_config) -> Path:
     """The finished run directory of `tiny_config`; tests that change it work on a copy."""
     assert main(["train", "--config", str(tiny_config)]) == 0

@@ -269,11 +269,14 @@ def test_an_export_is_never_overwritten_nor_half_there(tiny_run, exported, refus
 
 
 def test_an_agent_and_its_export_generate_the_same(tiny_run, exported, capsys):
-    settings = ["prompt=3?", "samples=3", "temperature=1", "max_new_tokens=6", "seed=5"]
+    settings = ["prompt=3?", "samples=3", "temperature=1", "max_new_tokens=5", "seed=5"]
     of_run = generate(capsys, f"run={tiny_run}", "agent=right", *settings)
     of_export = generate(capsys, f"model={exported / 'right'}", *settings)
     assert of_run == of_export
     assert len(set(of_run)) == 3
+    # An untrained agent of 257 tokens does not end within 5.
+    headers = [f"answer {i} of 3: 5 tokens, finish reason length" for i in (1, 2, 3)]
+    assert [header for header, _ in of_run] == headers
     again = generate(capsys, f"model={exported / 'right'}", *settings[:-1], "seed=6")
     assert again != of_export
 
@@ -283,8 +286,6 @@ def test_generate_tells_why_an_answer_ended(tiny_run, capsys):
     # Warm-started on answers of one digit and the end token.
     assert header == "answer 1 of 1: 2 tokens, finish reason stop"
     assert text in ("0", "1")
-    cut = generate(capsys, f"run={tiny_run}", "agent=left", "prompt=3?", "max_new_tokens=1")
-    assert cut == [("answer 1 of 1: 1 tokens, finish reason length", text)]
 
 
 def test_generate_refuses_prompts_that_do_not_fit(tiny_run, refused):
@@ -304,8 +305,7 @@ def test_report_prints_its_pictures(tiny_run, tmp_path, capsys):
 
 
 def test_a_damaged_checkpoint_is_named(run_copy, refused):
-    shutil.rmtree(run_copy / "checkpoints" / "2" / "default" / "ocdbt.process_0")
-    shutil.rmtree(run_copy / "checkpoints" / "2" / "default" / "d")
+    (run_copy / "checkpoints" / "2" / "default" / "_METADATA").write_text("{}")
     line = refused("eval", str(run_copy), "step=2")
     assert line.startswith(f"error: checkpoint = '{run_copy / 'checkpoints' / '2'}'")
 

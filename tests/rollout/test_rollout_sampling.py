@@ -107,6 +107,29 @@ def test_impossible_tokens_are_never_drawn(possible, steepness, uniform):
     assert math.isfinite(float(log_probs[0]))
 
 
+def test_draws_at_the_borders_of_blocks_are_possible_tokens():
+    """Rounding may put a draw before the first or behind the last token of a block."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for _ in range(64):
+        logits = rng.normal(size=3 * 512).astype(np.float32) * 4
+        logits.reshape(3, 512)[:, :40] = logits.reshape(3, 512)[:, -40:] = -np.inf
+        weights = np.exp(logits.astype(np.float64)).reshape(3, 512).sum(axis=1)
+        for border in (np.cumsum(weights) / weights.sum())[:2].astype(np.float32):
+            for ulps in range(-6, 7):
+                rows.append((logits, border * (1 + ulps * np.float32(2**-24))))
+    logits, uniform = (np.stack(part) for part in zip(*rows, strict=True))
+    tokens, log_probs = drawn(jnp.asarray(logits), jnp.asarray(uniform, jnp.float32), Sampler())
+    assert np.isfinite(logits[np.arange(len(rows)), tokens]).all()
+    assert np.isfinite(log_probs).all()
+
+
+def test_each_token_owns_its_interval_with_the_left_end():
+    uniform = jnp.array([0, 0.25, 0.5, 0.75, 0.249, 0.749], jnp.float32)
+    tokens, _ = drawn(jnp.zeros((6, 4)), uniform, Sampler())
+    assert tokens.tolist() == [0, 1, 2, 3, 0, 2]
+
+
 def test_draws_at_the_ends_of_the_unit_interval():
     logits = jnp.asarray(np.broadcast_to(hard_logits()[3], (2, VOCAB)))
     tokens, _ = drawn(logits, jnp.array([0.0, LAST], jnp.float32), Sampler())

@@ -67,7 +67,7 @@ def hacpo_steps():
     """Two steps of three agents in two groups under a verifier with moods."""
     config = tiny_config(
         "unused",
-        task={"verifier": {"name": "moody_verifier:grade", "timeout": 0.5}},
+        task={"verifier": {"name": "moody_verifier:grade", "timeout": 1.5}},
         algorithm={"name": "hacpo", "kl_coef": 0.01, "entropy_coef": 0.001},
         **DRAWS,
     )
