@@ -35,7 +35,7 @@ VERBS = {
         examples=(
             "",
             "train --config quickstart run_dir=runs/second seed=1",
-            "train --config smollm2_state agents.0.model=DIR agents.1.model=DIR",
+            "train --config smollm2_state agents.0.model=DIR",
             "train --config quickstart algorithm.name=gspo run_dir=runs/gspo",
         ),
     ),

@@ -23,8 +23,8 @@ class Panel:
       title: what is shown, in plain words.
       label: the y axis.
       metric: drawn for every agent; one that ends with a slash stands for every peer.
-      level: a horizontal line that means "no difference".
-      log: a logarithmic y axis, for ratios.
+      level: a horizontal line that means "no difference", and is always in sight.
+      log: a logarithmic y axis around the level 1, for ratios far from it.
       share: the y axis goes from 0 to 1.
     """
 
@@ -119,8 +119,10 @@ def draw(axes: Axes, panel: Panel, logs: Sequence[RunLog], style: Style, *, lege
     axes.grid(alpha=0.25)
     if panel.level is not None and drawn:
         axes.axhline(panel.level, color="0.45", lw=1, zorder=0)
-    if panel.log and drawn:
-        _ratio_axis(axes)
+        if panel.log:
+            _ratio_axis(axes)
+        else:
+            _show_level(axes, panel.level)
     if panel.share:
         axes.set_ylim(-0.02, 1.02)
     if not drawn:
@@ -173,6 +175,13 @@ def _running_mean(values: Sequence[float], reach: int) -> np.ndarray:
     reach_here = np.minimum(reach, np.minimum(places, places[::-1]))
     starts, ends = places - reach_here, places + reach_here + 1
     return (total[ends] - total[starts]) / (ends - starts)
+
+
+def _show_level(axes: Axes, level: float) -> None:
+    """Leave room around the level, so that rounding does not look like news."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, level - 1e-3), max(high, level + 1e-3))
+    axes.ticklabel_format(axis="y", useOffset=False)
 
 
 def _ratio_axis(axes: Axes) -> None:

@@ -33,7 +33,7 @@ PANELS = {
     "capability_ratio": _OMEGA,
     "cross_ratio": _CROSS,
     "own_ratio": Panel(
-        "Own ratio: own answers after the step's updates", "importance ratio", "ratio/own", 1.0
+        "Own ratio: own answers when they are learned from", "importance ratio", "ratio/own", 1.0
     ),
     "clip_fraction_own": Panel(
         "Own answers whose ratio was clipped", "share", "clip_fraction/own", share=True
@@ -126,7 +126,7 @@ def _before_and_after(axes: Axes, logs: Sequence[RunLog], style: Style) -> None:
         axes.scatter([first], [y], s=70, facecolor="white", edgecolor=color, linewidth=2, zorder=3)
         axes.scatter([last], [y], s=80, color=color, zorder=4)
         note = f"{first:.0%} → {last:.0%}" if len(values) > 1 else f"{first:.0%}"
-        right = max(first, last) < 0.7
+        right = max(first, last) < 0.8
         axes.annotate(
             note,
             (max(first, last) if right else min(first, last), y),

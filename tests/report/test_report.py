@@ -106,6 +106,16 @@ def test_ratios_are_about_peers_and_never_about_oneself(tmp_path, axes):
     assert high > 1
 
 
+def test_rounding_of_own_ratios_does_not_look_like_news(tmp_path, axes):
+    log = read_log(write_run(tmp_path / "run"), "run")
+    draw(axes, PANELS["own_ratio"], [log], Style([log]), legend=True)
+    low, high = axes.get_ylim()
+    assert low <= 0.999
+    assert high >= 1.001
+    axes.figure.canvas.draw()
+    assert axes.yaxis.get_offset_text().get_text() == ""
+
+
 def test_with_three_agents_curves_name_their_peer(tmp_path, axes):
     log = read_log(write_run(tmp_path / "run", agents=("a", "b", "c")), "run")
     draw(axes, PANELS["capability_ratio"], [log], Style([log]), legend=True)

@@ -209,27 +209,22 @@ def test_lengths_and_cut_off_shares_are_those_of_the_records():
                 assert record.finish_reason == "stop" or len(record.tokens) == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "agents", "groups", "updates"),
-    [
-        ("naive", ("one", "two", "three"), 2, 3),
-        ("gspo", ("one", "three"), 1, 1),
-        ("grpo", ("one", "three"), 1, 1),
-    ],
-)
-def test_a_step_of_every_baseline(name, agents, groups, updates):
+@pytest.mark.parametrize(("name", "updates"), [("naive", 2), ("gspo", 1), ("grpo", 1)])
+def test_a_step_of_every_baseline(name, updates):
+    """Two agents of one tokenizer and shape: one group, one program."""
+    agents = ("one", "three")
     run = prepare(tiny_config("unused", agents=agents, algorithm={"name": name}, **DRAWS))
-    assert len(run.groups) == groups
-    state, result = train_step(run, start_of(run), [None] * groups)
-    assert all(set(learner.updates.tolist()) == {updates} for learner in state.learners)
-    assert [row["agent"] for row in result.metrics] == list(agents)
+    assert len(run.groups) == 1
+    state, result = train_step(run, start_of(run), [None])
+    assert state.learners[0].updates.tolist() == [updates, updates]
+    assert [row["agent"] for row in result.metrics] == ["one", "three"]
     for row in result.metrics:
-        assert row.keys() >= METRICS
+        assert METRICS <= row.keys()
         assert row["kl"] is None
         assert row["ratio/own"] == pytest.approx(1, abs=1e-5)
         # No tiny model with random weights can add: the rewards of every group are equal.
         assert row["reward/equal_groups"] == 1
         assert row["loss"] == row["grad_norm"] == 0
-        for peer in set(agents) - {row["agent"]}:
-            assert (f"ratio/{peer}" in row) == (name == "naive")
+        (peer,) = set(agents) - {row["agent"]}
+        assert (f"ratio/{peer}" in row) == (name == "naive")
         assert json.dumps(row, allow_nan=False)
