@@ -42,7 +42,7 @@ def test_initial_parameters_follow_the_key():
     assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, abstract_params(config))
     np.testing.assert_array_equal(first["embedding"], again["embedding"])
     assert not np.array_equal(first["embedding"], other["embedding"])
-    assert np.std(first["embedding"]) == pytest.approx(0.02, rel=0.1)
+    assert np.std(first["embedding"]) == pytest.approx(config.hidden_size**-0.5, rel=0.1)
     assert not np.any(first["layers"]["attention"]["q_bias"])
     np.testing.assert_array_equal(first["final_norm"], np.ones(config.hidden_size))
 
