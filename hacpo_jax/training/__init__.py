@@ -1,0 +1,1 @@
+"""The loop: one step of all agents, updates, checkpoints, metrics."""
