@@ -86,10 +86,10 @@ def update_metrics(updates: list[dict], member: int, agent: int, run: Run) -> Me
         found["cross_gradient_fraction"] = _weighted(rows, "cross_gradient_fraction", "count/cross")
     found["kl"] = _weighted(rows, "kl", "count/own") if "kl" in rows[0] else None
     found["entropy"] = _weighted(rows, "entropy", "count/own")
-    found["grad_norm"] = float(np.mean([row["grad_norm"] for row in rows]))
-    found["loss"] = float(np.mean([row["loss"] for row in rows]))
+    found["grad_norm"] = _finite(np.mean([row["grad_norm"] for row in rows]))
+    found["loss"] = _finite(np.mean([row["loss"] for row in rows]))
     # Before the first update the trainer's weights are the sampler's: the rest is rounding.
-    found["sampler_gap"] = float(rows[0]["sampler_gap"])
+    found["sampler_gap"] = _finite(rows[0]["sampler_gap"])
     return found
 
 
@@ -101,4 +101,9 @@ def _weighted(rows: list[dict], name: str, weight: str) -> float | None:
     total = sum(row[weight] for row in rows)
     if total == 0:
         return None
-    return float(sum(row[name] * row[weight] for row in rows) / total)
+    return _finite(sum(row[name] * row[weight] for row in rows if row[weight]) / total)
+
+
+def _finite(value) -> float | None:
+    """JSON has no NaN and no infinity; updates that lead to them are skipped and counted."""
+    return float(value) if np.isfinite(value) else None
