@@ -47,7 +47,7 @@ def _build(index: int, config: AgentConfig, texts: Sequence[str]) -> Agent:
     if tokenizer.size > model.vocab_size:
         raise UserError(
             f"{field}.tokenizer",
-            config.tokenizer,
+            config.tokenizer if isinstance(config.tokenizer, str | None) else config.tokenizer.kind,
             f"knows {tokenizer.size} ids and the model {model.vocab_size}; use the model's own",
         )
     return Agent(
@@ -66,6 +66,9 @@ def _tokenizer(
 ) -> Tokenizer:
     chosen = config.tokenizer
     if isinstance(chosen, NewTokenizer):
+        if config.chat:
+            remedy = "a tokenizer made from the task has no chat template; use null or false"
+            raise UserError(f"{field}.chat", config.chat, remedy)
         if chosen.kind == "bpe":
             return train_bpe(texts, vocab_size=chosen.vocab_size)
         return character_tokenizer(texts) if chosen.kind == "characters" else byte_tokenizer()

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import tokenizers
@@ -28,6 +29,9 @@ vocabulary has it as an added token, because files of one model often disagree o
 # Llama 3 templates print today's date unless told another; a run must not change at midnight.
 # This is the date those templates fall back to themselves.
 _TEMPLATE_DATE = "26 Jul 2024"
+
+# transformers makes up an empty tokenizer for a directory that has none of these.
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 Chat = Literal["auto"] | bool
 Span = tuple[int, int]
@@ -143,6 +147,10 @@ class Tokenizer:
         """
         from transformers import AutoTokenizer, PreTrainedTokenizerFast  # seconds to import
 
+        directory = Path(path_or_hub_id)
+        if directory.is_dir() and not any((directory / name).exists() for name in _FILES):
+            remedy = f"has no tokenizer: none of {', '.join(_FILES)}"
+            raise UserError(field, str(path_or_hub_id), remedy)
         try:
             hf = AutoTokenizer.from_pretrained(str(path_or_hub_id), trust_remote_code=False)
         except Exception as error:  # the Rust side raises plain Exception on a malformed file

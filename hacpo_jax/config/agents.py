@@ -56,8 +56,8 @@ class Optimizer(Section):
 
     Attributes:
       learning_rate: peak step size.
-      schedule: after warm-up `constant`, or `linear` or `cosine` down to 0 at the last update.
-      warmup_updates: updates in which the step size grows from 0.
+      schedule: after warm-up `constant`, or `linear` or `cosine` down to 0 after the last update.
+      warmup_updates: updates in which the step size still grows.
       beta1: decay of the mean of gradients.
       beta2: decay of the mean of squared gradients.
       eps: added to the root of the latter.

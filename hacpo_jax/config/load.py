@@ -1,5 +1,6 @@
 """From a YAML file and `key=value` words to a checked `Config`."""
 
+import copy
 import difflib
 import re
 import types
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigIndexError, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from hacpo_jax.config.schema import Config, check
@@ -49,7 +50,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(data: dict[str, Any]) -> Config:
-    """Validate plain data; see `load_config`."""
+    """Validate plain data, which is left as it is; see `load_config`."""
+    data = copy.deepcopy(data)
     _inherit_optimizer(data)
     try:
         return check(Config.model_validate(data))
@@ -95,7 +97,10 @@ def _override(tree, word: str) -> None:
         # Interpolations stay as they are: they mean keys of the whole tree.
         plain = typing.cast(dict, OmegaConf.to_container(parsed, resolve=False))["value"]
         OmegaConf.update(tree, key, plain, merge=False, force_add=True)
-    except (yaml.YAMLError, OmegaConfBaseException, IndexError, TypeError, ValueError) as error:
+    except (IndexError, ConfigIndexError):
+        remedy = "names an entry that its list does not have; the first is 0"
+        raise UserError("override", word, remedy) from None
+    except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError) as error:
         raise UserError("override", word, f"cannot be applied ({error})") from None
 
 

@@ -50,6 +50,9 @@ class Training(Section):
       micro_batch_rows: answers whose gradient is taken at once; the rest accumulates.
       compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere. Parameters
         and optimizer state are always float32.
+      behavior_log_probs: whose log-probs of own answers ratios start from: the `sampler`'s, or the
+        `trainer`'s at the cost of one more pass; `auto` takes the sampler's in float32, where both
+        agree, and the trainer's in bfloat16, where they differ by more than the own clip is wide.
       remat: recompute layers in the backward pass instead of storing them.
     """
 
@@ -59,6 +62,7 @@ class Training(Section):
     mini_batch_prompts: int = Field(ge=1)
     micro_batch_rows: int = Field(default=64, ge=1)
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    behavior_log_probs: Literal["auto", "sampler", "trainer"] = "auto"
     remat: bool = False
 
 

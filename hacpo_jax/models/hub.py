@@ -26,6 +26,8 @@ def resolve_model(path_or_hub_id: str, field: str) -> Path:
     directory = Path(path_or_hub_id).expanduser()
     if directory.is_file():
         raise UserError(field, path_or_hub_id, "is a file; name the directory that holds it")
+    if not directory.is_dir() and path_or_hub_id.startswith(("/", ".", "~")):
+        raise UserError(field, path_or_hub_id, "no such directory")
     if not directory.is_dir():
         directory = _download(path_or_hub_id, field)
     files = sorted(path.name for path in directory.iterdir())

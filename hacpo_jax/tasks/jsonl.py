@@ -113,7 +113,8 @@ def load_jsonl(
 
     rows = len(examples) + len(bad_rows)
     if not examples:
-        raise UserError("path", str(path), f"an empty dataset: {_tally(bad_rows, rows)}")
+        found = _tally(bad_rows, rows) if rows else "it has no rows"
+        raise UserError("path", str(path), f"an empty dataset: {found}")
     if len(bad_rows) > max_bad_fraction * rows:
         remedy = f"{_tally(bad_rows, rows)}, more than the share {max_bad_fraction}; mend the rows"
         raise UserError("path", str(path), f"{remedy} or the column names")

@@ -150,13 +150,11 @@ def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int) -> int:
 
 
 def step_indices(seed: int, num_problems: int, count: int, step: int) -> np.ndarray:
-    """The `count` problems of a step: a fresh shuffle for every pass over the data."""
-    places = np.arange(step * count, (step + 1) * count)
-    epochs = places // num_problems
-    shuffles = {
-        epoch: np.random.default_rng([seed, epoch]).permutation(num_problems)
-        for epoch in np.unique(epochs).tolist()
-    }
-    return np.array(
-        [shuffles[e][i] for e, i in zip(epochs.tolist(), places % num_problems, strict=True)]
-    )
+    """The `count` problems of a step: a fresh shuffle for every pass over the data.
+
+    A step never spans two passes, so that no problem is in it twice; what is left of a pass is
+    left out.
+    """
+    epoch, place = divmod(step, num_problems // count)
+    order = np.random.default_rng([seed, epoch]).permutation(num_problems)
+    return order[place * count : (place + 1) * count]

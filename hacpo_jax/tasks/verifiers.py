@@ -118,6 +118,7 @@ class Verifier:
     def __init__(self, grader: Grader):
         self._grader = grader
         self._counts = Counts()
+        self._first_error: str | None = None
         self._lock = threading.Lock()
 
     def submit(self, pairs: Sequence[tuple[str, str]]) -> Grading:
@@ -139,6 +140,11 @@ class Verifier:
         """What happened to the answers whose verdicts were asked for so far."""
         return self._counts
 
+    @property
+    def first_error(self) -> str | None:
+        """Why the first answer that could not be graded could not."""
+        return self._first_error
+
     def close(self) -> None:
         """Ends worker processes within seconds, even those that hang."""
         self._grader.close()
@@ -150,9 +156,12 @@ class Verifier:
         self.close()
 
     def _add(self, verdicts: Sequence[Verdict]) -> None:
+        errors = [verdict.error for verdict in verdicts if not verdict.valid]
         timeouts = sum(verdict.timed_out for verdict in verdicts)
-        invalid = sum(not verdict.valid for verdict in verdicts)
+        invalid = len(errors)
         with self._lock:
+            if errors and self._first_error is None:
+                self._first_error = errors[0]
             self._counts = Counts(
                 self._counts.answers + len(verdicts),
                 self._counts.timeouts + timeouts,

@@ -89,6 +89,7 @@ class Console:
             self._out.print(
                 f"step {step}: {row['agent']} on {row['benchmark']}: {row['accuracy']:.1%} "
                 f"of {row['problems']} problems"
+                + (f", {row['invalid']} answers not graded" if row["invalid"] else "")
             )
 
     def step(self, step: int, metrics: list[dict[str, Any]]) -> None:
@@ -156,7 +157,9 @@ def _cell(row: dict[str, Any], key: str) -> str:
     """One number, or those of all peers where the key ends with a slash."""
     if key.endswith("/"):
         names = [k for k in row if k.startswith(key) and k != key + "own"]
-        return " ".join(_number(row[k]) for k in names) or "-"
+        if len(names) == 1:
+            return _number(row[names[0]])
+        return ", ".join(f"{k.removeprefix(key)} {_number(row[k])}" for k in names) or "-"
     return _number(row[key])
 
 

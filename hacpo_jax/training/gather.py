@@ -1,17 +1,15 @@
 """Sharing one step's answers: what every learner of a group sees of all agents."""
 
 import dataclasses
-from typing import Any
 
-import jax
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Exchange, Rollout, drift, reencode, response_texts
 from hacpo_jax.rollout import Rollouts
 from hacpo_jax.training.batches import LearnerView, pad_prompts, pad_responses
+from hacpo_jax.training.rescore import own_log_probs
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.scoring import Answers, score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,9 +156,10 @@ def learner_views(
             lambda r: r.finish_reason == "stop",
         )
     )
-    reference_log_probs = _reference_log_probs(
-        run, group, reference, rollouts, prompts, prompt_lengths
-    )
+    if reference is None:
+        reference_log_probs = np.zeros_like(rollouts.log_probs)
+    else:
+        reference_log_probs = own_log_probs(run, group, reference, rollouts, indices)
     views = []
     for member, learner in enumerate(group.agents):
         own = (np.arange(len(run.agents)) == learner.index)[:, None, None]
@@ -196,39 +195,3 @@ def _fit(log_probs: np.ndarray, width: int) -> np.ndarray:
     """`[P, G, C]` cut or padded with zeros to `[P, G, width]`; what is cut is beyond every end."""
     cut = log_probs[..., :width]
     return np.pad(cut, [(0, 0), (0, 0), (0, width - cut.shape[-1])])
-
-
-def _reference_log_probs(
-    run: Run,
-    group: AgentGroup,
-    reference,
-    rollouts: Rollouts,
-    prompts: np.ndarray,
-    prompt_lengths: np.ndarray,
-) -> np.ndarray:
-    """Log-probs `[A, P, G, C]` of own answers under the frozen start; zeros without one."""
-    if reference is None:
-        return np.zeros_like(rollouts.log_probs)
-    num_agents, num_prompts, num_samples, width = rollouts.tokens.shape
-    rows = num_prompts * num_samples
-    size = min(run.config.training.micro_batch_rows, rows)
-    filler = -rows % size
-
-    # Host arrays stand in for device arrays until the jitted scoring takes them.
-    def cut(values: np.ndarray) -> Any:
-        flat = values.reshape(num_agents, rows, *values.shape[3:])
-        flat = np.pad(flat, [(0, 0), (0, filler)] + [(0, 0)] * (flat.ndim - 2), mode="edge")
-        return flat.reshape(num_agents, -1, size, *flat.shape[2:])
-
-    def per_answer(values: np.ndarray) -> Any:
-        whole = (num_agents, num_prompts, num_samples, *values.shape[1:])
-        return cut(np.broadcast_to(values[None, :, None], whole))
-
-    answers = Answers(
-        prompts=per_answer(prompts),
-        prompt_lengths=per_answer(prompt_lengths),
-        responses=cut(rollouts.tokens),
-        response_lengths=cut(rollouts.lengths),
-    )
-    scored = jax.device_get(score(reference, answers, spec=run.policy_spec(group)))
-    return scored.reshape(num_agents, -1, width)[:, :rows].reshape(rollouts.tokens.shape)

@@ -50,6 +50,12 @@ class Run:
         """Optimizer updates of each learner in the whole run."""
         return self.config.training.steps * self.updates_per_step
 
+    @property
+    def rescores(self) -> bool:
+        """Whether the trainer scores own answers again before the first update of a step."""
+        chosen = self.config.training.behavior_log_probs
+        return self.dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
+
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
         sampling = self.config.sampling
@@ -131,9 +137,12 @@ def prepare(config: Config) -> Run:
         )
         for name, examples in benchmark_examples.items()
     }
-    verifier = make_verifier(
-        task.verifier.name, workers=task.verifier.workers, timeout=task.verifier.timeout
-    )
+    try:
+        verifier = make_verifier(
+            task.verifier.name, workers=task.verifier.workers, timeout=task.verifier.timeout
+        )
+    except UserError as error:
+        raise UserError("task.verifier.name", error.value, error.remedy) from None
     return Run(
         config=config,
         agents=tuple(agents),

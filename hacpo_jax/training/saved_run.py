@@ -32,14 +32,19 @@ def find_agent(config: Config, name: str) -> str:
     return name
 
 
+def saved_steps(run_dir: Path) -> list[int]:
+    """Steps done at each of a run's whole checkpoints, in order."""
+    directory = (run_dir / "checkpoints").absolute()
+    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+
+
 def choose_step(run_dir: Path, step: int | None) -> int:
     """Steps done at one of a run's checkpoints; the latest where `step` is None.
 
     Raises:
       UserError: there is no such checkpoint.
     """
-    directory = (run_dir / "checkpoints").absolute()
-    steps = sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+    steps = saved_steps(run_dir)
     if not steps:
         raise UserError("run directory", str(run_dir), "has no checkpoint yet")
     if step is None:

@@ -21,6 +21,7 @@ from hacpo_jax.training.gather import (
 )
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.objective import make_objective
+from hacpo_jax.training.rescore import rescore
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.update import LearnerState, update
 
@@ -66,11 +67,16 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
 
     # 2. Every agent draws G responses to each; answers are graded while others still draw.
     # 3. Verify.
-    rollouts, texts, gradings = [], {}, {}
+    rollouts, gaps, texts, gradings = [], {}, {}, {}
     golds = [run.train.examples[i].answer for i in indices for _ in range(training.group_size)]
     for g, group in enumerate(run.groups):
         with times.measure("rollout", g):
             rollouts.append(_draw(run, group, state.learners[g], indices, state.step))
+        if run.rescores:
+            with times.measure("rescore", g):
+                params = state.learners[g].params
+                rollouts[g], found = rescore(run, group, params, rollouts[g], indices)
+            gaps |= dict(zip(group.indices, found.tolist(), strict=True))
         for member, agent in enumerate(group.agents):
             texts[agent.index] = answer_texts(group, rollouts[g], member)
             pairs = list(zip(texts[agent.index], golds, strict=True))
@@ -127,6 +133,7 @@ def train_step(run: Run, state: RunState, references) -> tuple[RunState, StepRes
                 **own_metrics(agent.index, feedback, rollouts[g], member, history, ratio, run),
                 **update_metrics(updates, member, agent.index, run),
                 **shared,
+                **({"sampler_gap": gaps[agent.index]} if run.rescores else {}),
                 "drift": answer_drift(group, rollouts[g], member),
                 "updates/skipped": int(learner.skipped[member]),
                 **times.of(g, int(rollouts[g].lengths[member].sum())),

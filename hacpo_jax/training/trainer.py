@@ -12,12 +12,14 @@ import numpy as np
 from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
+from hacpo_jax.evaluation import Graded
 from hacpo_jax.models import abstract_params
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.console import Console
 from hacpo_jax.training.measure import measure
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
+from hacpo_jax.training.saved_run import saved_steps
 from hacpo_jax.training.step import RunState, train_step
 from hacpo_jax.training.update import init_state
 from hacpo_jax.training.warm_start import warm_start
@@ -44,13 +46,14 @@ def train(config: Config, console: Console) -> dict[str, Any]:
         run = prepare(config)
         stack.callback(run.verifier.close)
         console.prepared(run)
+        done = max(saved_steps(directory.path), default=0)
+        if done > config.training.steps:
+            remedy = f"{done} steps are done there already; choose that many or more"
+            raise UserError("training.steps", config.training.steps, remedy)
         directory.claim(config)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, references = start_or_resume(run, checkpoints, console)
-        if state.step > config.training.steps:
-            remedy = f"{state.step} steps are done there already; choose that many or more"
-            raise UserError("training.steps", config.training.steps, remedy)
         directory.rewind(state.step)
         watch = Watch()
 
@@ -63,7 +66,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             directory.log_metrics(result.metrics)
             directory.write_rollouts(state.step, result.records)
             console.step(state.step, result.metrics)
-            for warning in watch.warnings(result.metrics):
+            for warning in watch.warnings(result.metrics, run.verifier.first_error):
                 console.note(f"warning: {warning}")
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
@@ -147,10 +150,26 @@ def evaluate(run: Run, state: RunState, console: Console) -> list[dict[str, Any]
     """Measure every agent on every benchmark; one row each."""
     settings, rows = run.config.evaluation, []
     for agent, name, answers in measure(run, [learner.params for learner in state.learners]):
+        _check_grading(run, answers)
         scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
         rows.append({"step": state.step, "agent": agent.name, "benchmark": name, **scores})
     console.evaluation(state.step, rows)
     return rows
+
+
+def _check_grading(run: Run, answers: Graded) -> None:
+    """A verifier that cannot work is found at the first evaluation, before anything is learned.
+
+    Raises:
+      UserError: no answer could be graded, or a reward is above the largest one.
+    """
+    name, max_reward = run.config.task.verifier.name, run.config.algorithm.max_reward
+    if not answers.valid.any():
+        remedy = f"could grade none of {answers.valid.size} answers; {run.verifier.first_error}"
+        raise UserError("task.verifier.name", name, remedy)
+    if answers.rewards.max() > max_reward:
+        remedy = f"{name} gave a reward of {answers.rewards.max():g}; set the largest it can give"
+        raise UserError("algorithm.max_reward", max_reward, remedy)
 
 
 def summarize(run: Run, directory: RunDirectory, seconds: float) -> dict[str, Any]:

@@ -16,14 +16,21 @@ class Watch:
         self._recent: dict[str, deque[float]] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def warnings(self, rows: list[Metrics]) -> list[str]:
-        """What is worth a word in one step's metrics and has not been said before."""
-        found = [(str(row["agent"]), sign) for row in rows for sign in self._signs(row)]
+    def warnings(self, rows: list[Metrics], grading_error: str | None = None) -> list[str]:
+        """What is worth a word in one step's metrics and has not been said before.
+
+        Args:
+          rows: metrics of every agent.
+          grading_error: why the first answer that could not be graded could not.
+        """
+        found = [
+            (str(row["agent"]), sign) for row in rows for sign in self._signs(row, grading_error)
+        ]
         new = [sign for sign in found if sign not in self._told]
         self._told.update(new)
         return [f"{agent}: {sign}" for agent, sign in new]
 
-    def _signs(self, row: Metrics) -> Iterator[str]:
+    def _signs(self, row: Metrics, grading_error: str | None) -> Iterator[str]:
         recent = self._recent.setdefault(str(row["agent"]), deque(maxlen=WINDOW))
         share = row.get("cross_gradient_fraction")
         if isinstance(share, float):
@@ -36,7 +43,7 @@ class Watch:
             )
         if row["truncated"] == 1.0:
             yield "every answer was cut off; raise sampling.max_new_tokens"
-        if row["reward/mean"] is None:
-            yield "no answer could be graded, so nothing was learned; see the verifier"
+        if row["invalid"]:
+            yield f"answers could not be graded and were left out; the first: {grading_error}"
         if row["updates/skipped"]:
             yield "an update was left out because its gradient was not finite; see updates/skipped"

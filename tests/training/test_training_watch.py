@@ -8,7 +8,7 @@ FINE = {
     "agent": "a",
     "cross_gradient_fraction": 0.5,
     "truncated": 0.2,
-    "reward/mean": 0.3,
+    "invalid": 0,
     "updates/skipped": 0,
 }
 
@@ -37,12 +37,12 @@ def test_one_step_with_gradient_starts_a_new_window():
     ("sign", "word"),
     [
         ({"truncated": 1.0}, "max_new_tokens"),
-        ({"reward/mean": None}, "graded"),
+        ({"invalid": 2}, "boom"),
         ({"updates/skipped": 1}, "finite"),
     ],
 )
 def test_single_signs_name_the_agent(sign, word):
-    (warning,) = Watch().warnings([FINE | {"agent": "b"} | sign])
+    (warning,) = Watch().warnings([FINE | {"agent": "b"} | sign], "boom")
     assert warning.startswith("b: ") and word in warning
 
 
