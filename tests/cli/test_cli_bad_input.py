@@ -158,7 +158,42 @@ def test_a_system_message_without_a_chat_template(refused_train):
 
 
 def test_a_verifier_that_cannot_be_imported(refused_train):
-    assert "no_such_module" in refused_train("task.verifier.name=no_such_module:grade")
+    line = refused_train("task.verifier.name=no_such_module:grade")
+    assert line.startswith("error: task.verifier.name = 'no_such_module:grade': ")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "word"),
+    [
+        ("raise ValueError('boom')", "task.verifier.name", "boom"),
+        ("return 7", "algorithm.max_reward", "a reward of 7"),
+    ],
+)
+def test_a_verifier_that_cannot_work_stops_the_first_evaluation(
+    refused, tiny_config, tmp_path, monkeypatch, body, field, word
+):
+    (tmp_path / "unfit.py").write_text(f"def grade(response, answer):\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = (f"run_dir={tmp_path / 'run'}", "task.verifier.name=unfit:grade")
+    line = refused("--config", str(tiny_config), *words, "agents.0.warm_start=null")
+    assert line.startswith(f"error: {field} = ") and word in line
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_model_directory_without_a_tokenizer(refused_train, tmp_path):
+    shutil.copytree(FIXTURES / "llama", tmp_path / "bare")
+    line = refused_train(f"agents.0.model={tmp_path / 'bare'}", "agents.0.tokenizer=null")
+    assert line.startswith("error: agents.0.tokenizer = ") and "has no tokenizer" in line
+
+
+def test_a_chat_template_that_a_made_tokenizer_cannot_have(refused_train):
+    line = refused_train("agents.1.chat=true")
+    assert line.startswith("error: agents.1.chat = True: ") and "chat template" in line
+
+
+def test_an_agent_that_is_not_there(refused_train):
+    line = refused_train("agents.7.name=x")
+    assert "'agents.7.name=x'" in line and "list does not have" in line
 
 
 def test_a_run_directory_of_another_config(refused, tiny_config, tmp_path):
