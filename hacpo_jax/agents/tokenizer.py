@@ -31,7 +31,7 @@ vocabulary has it as an added token, because files of one model often disagree o
 _TEMPLATE_DATE = "26 Jul 2024"
 
 # transformers makes up an empty tokenizer for a directory that has none of these.
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 Chat = Literal["auto"] | bool
 Span = tuple[int, int]

@@ -303,12 +303,19 @@ def test_pickled_weights_are_refused(tmp_path):
         resolve_model(str(tmp_path / "config.json"), "m")
 
 
-@pytest.mark.parametrize("name", ["no/such", "not/a/hub/id", "./runs/absent"])
+@pytest.mark.parametrize("name", ["no/such", "not/a/hub/id"])
 def test_neither_directory_nor_on_the_hub(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="no such directory, and not found on the hub") as caught:
         resolve_model(name, "agents.0.model")
     assert str(caught.value).startswith(f"agents.0.model = {name!r}")
+
+
+@pytest.mark.parametrize("name", ["./runs/absent", "/no/such", "~/no/such"])
+def test_a_path_is_never_asked_of_the_hub(name):
+    with pytest.raises(UserError) as caught:
+        resolve_model(name, "agents.0.model")
+    assert str(caught.value) == f"agents.0.model = {name!r}: no such directory"
 
 
 def test_download_takes_safetensors_only(monkeypatch):
