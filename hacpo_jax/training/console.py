@@ -1,9 +1,11 @@
 """What a person sees of a run: live tables in a terminal, plain lines in a log."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from rich.console import Console as RichConsole
 from rich.console import Group
 from rich.live import Live
@@ -18,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from hacpo_jax.agents import Agent
+from hacpo_jax.models import abstract_params
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
 
@@ -44,7 +47,6 @@ class Console:
         self._live: Live | None = None
         self._progress: Progress | None = None
         self._steps = 0
-        self._first: tuple[int, float] | None = None
 
     def prepared(self, run: Run) -> None:
         """Who learns what."""
@@ -168,10 +170,4 @@ def _number(value: float | None) -> str:
 
 
 def _count_parameters(agent: Agent) -> int:
-    import math
-
-    import jax
-
-    from hacpo_jax.models import abstract_params
-
     return sum(math.prod(x.shape) for x in jax.tree.leaves(abstract_params(agent.model)))

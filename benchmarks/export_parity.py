@@ -1,0 +1,40 @@
+"""Logits of a run's exported agents in transformers beside ours: export_parity.py RUN EXPORTED.
+
+Needs torch. Prints, for each agent, the largest difference of any logit of one prompt.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from hacpo_jax.config import load_config
+from hacpo_jax.models import bind
+from hacpo_jax.training.run import prepare
+from hacpo_jax.training.saved_run import agents_only, choose_step, saved_params
+
+
+def main(run_dir: Path, exported: Path) -> None:
+    run = prepare(agents_only(load_config(run_dir / "config.yaml")))
+    params = saved_params(run_dir, run.groups, choose_step(run_dir, None))
+    for group, stacked in zip(run.groups, params, strict=True):
+        for member, agent in enumerate(group.agents):
+            tokens = np.array([run.train.tokens[agent.index][0]])
+            model = bind(agent.model, jax.tree.map(lambda x, m=member: x[m], stacked))
+            positions, valid = jnp.arange(tokens.shape[1])[None], jnp.ones(tokens.shape, bool)
+            hidden = model(jnp.asarray(tokens), positions, valid, dtype=jnp.float32)
+            ours = np.asarray(hidden @ model.unembedding().T)
+            theirs = AutoModelForCausalLM.from_pretrained(exported / agent.name, dtype="float32")
+            with torch.no_grad():
+                wanted = theirs(torch.tensor(tokens)).logits.numpy()
+            gap, largest = np.abs(ours - wanted).max(), np.abs(wanted).max()
+            print(f"{agent.name}: largest difference {gap:.1e}, largest logit {largest:.1f}")
+    run.verifier.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
