@@ -1,5 +1,6 @@
 """Configs that come with the package."""
 
+import difflib
 from pathlib import Path
 
 import hacpo_jax
@@ -7,6 +8,7 @@ from hacpo_jax.errors import UserError
 
 DEFAULT_CONFIG = "quickstart"
 BUILT_IN = Path(hacpo_jax.__path__[0]) / "configs"
+_PAPERS = ("hacpo_", "math_", "mutual_")
 
 
 def find_config(name: str | None) -> Path:
@@ -21,10 +23,30 @@ def find_config(name: str | None) -> Path:
     """
     name = DEFAULT_CONFIG if name is None else name
     path = Path(name)
-    if path.exists():
+    if path.exists() and not path.is_dir():
         return path
-    built_in = BUILT_IN / f"{path.stem}.yaml"
-    if built_in.is_file() and path.suffix in ("", ".yaml") and str(path.parent) in (".", "configs"):
-        return built_in
-    known = ", ".join(sorted(file.stem for file in BUILT_IN.glob("*.yaml")))
-    raise UserError("--config", name, f"no such file; built-in configs are {known}")
+    stem = path.name.removesuffix(".yaml")  # not Path.stem: names hold dots, as in qwen3_1.7b
+    known = built_in_configs()
+    if stem in known and str(path.parent) in (".", "configs"):
+        return BUILT_IN / f"{stem}.yaml"
+    close = difflib.get_close_matches(stem, known, n=1)
+    nearest = f"did you mean {close[0]!r}? " if close else ""
+    raise UserError("--config", name, f"no such file; {nearest}built-in configs are {_listed()}")
+
+
+def built_in_configs() -> dict[str, str]:
+    """What each built-in config is, by its name; those that run anywhere come first."""
+    names = [path.stem for path in BUILT_IN.glob("*.yaml")]
+    names.sort(key=lambda name: (name.startswith(_PAPERS), name))
+    return {name: _first_comment(BUILT_IN / f"{name}.yaml") for name in names}
+
+
+def _first_comment(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next(lines).removeprefix("#").strip()
+
+
+def _listed() -> str:
+    names = list(built_in_configs())
+    small = [name for name in names if not name.startswith(_PAPERS)]
+    return f"{', '.join(small)}, and with the papers' settings {', '.join(names[len(small) :])}"

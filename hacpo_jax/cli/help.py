@@ -3,6 +3,8 @@
 import dataclasses
 import textwrap
 
+from hacpo_jax.cli.configs import built_in_configs
+
 
 @dataclasses.dataclass(frozen=True)
 class VerbHelp:
@@ -26,9 +28,10 @@ VERBS = {
         summary="train the agents of a config together; goes on where a killed run was",
         usage=("[train] [--config FILE] [key=value ...]",),
         text="""\
-            FILE is a YAML file or the name of a built-in config: quickstart (which is also what
-            runs without --config) or smollm2_state. Every key of the config can be set by its
-            dotted name; numbers reach into lists. The table of keys is in the README.
+            FILE is a YAML file or the name of a built-in config, listed below; quickstart runs
+            without --config. Every key of the config can be set by its dotted name; numbers reach
+            into lists. The table of keys is in the README. `extends: OTHER.yaml` in a file takes
+            from OTHER, a path relative to that file, whatever the file itself does not set.
             The run directory (run_dir=...) receives config.yaml, metrics.jsonl,
             evaluations.jsonl, rollouts/, checkpoints/, summary.json and report/. The same command
             again goes on from the last checkpoint.""",
@@ -37,6 +40,7 @@ VERBS = {
             "train --config quickstart run_dir=runs/second seed=1",
             "train --config smollm2_state agents.0.model=DIR",
             "train --config quickstart algorithm.name=gspo run_dir=runs/gspo",
+            "train --config hacpo_qwen3_1.7b_4b_size algorithm.hacpo.alpha=0 run_dir=runs/no_alpha",
         ),
     ),
     "eval": VerbHelp(
@@ -116,6 +120,8 @@ _PROGRAM = "python -m hacpo_jax.launch"
 
 def help_text(verb: str | None) -> str:
     """Help on one verb, or on all of them."""
+    if verb == "train":
+        return f"{_verb_help(VERBS[verb])}\n\nbuilt-in configs:\n{_configs()}"
     if verb is not None:
         return _verb_help(VERBS[verb])
     width = max(map(len, VERBS))
@@ -126,7 +132,8 @@ def help_text(verb: str | None) -> str:
         "Trains several different language models together with verifiable rewards.\n\n"
         f"verbs (train when none is given):\n{verbs}\n\n"
         f"examples:\n{examples}\n\n"
-        f"More on a verb: {_PROGRAM} VERB --help"
+        f"More on a verb: {_PROGRAM} VERB --help\n"
+        f"Built-in configs, those of the papers too: {_PROGRAM} train --help"
     )
 
 
@@ -135,6 +142,12 @@ def _verb_help(entry: VerbHelp) -> str:
     text = textwrap.indent(textwrap.dedent(entry.text), "  ")
     usage = "\n".join(f"usage: {_PROGRAM} {usage}" for usage in entry.usage)
     return f"{usage}\n\n{entry.summary}\n\n{text}\n\nexamples:\n{examples}"
+
+
+def _configs() -> str:
+    known = built_in_configs()
+    width = max(map(len, known))
+    return "\n".join(f"  {name:{width}}  {what}" for name, what in known.items())
 
 
 def _command(words: str) -> str:

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigIndexError, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
+from hacpo_jax.config.files import merged, read_config
 from hacpo_jax.config.schema import Config, check
 from hacpo_jax.errors import UserError
 
@@ -22,24 +23,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override, validate.
 
     Args:
-      path: a YAML file.
+      path: a YAML file; `extends: FILE` in it takes what it does not name from another one.
       overrides: words such as `training.steps=10` or `agents.0.model=DIR`; values are YAML.
 
     Returns:
-      The checked config; agents carry their whole optimizer section.
+      The checked config; agents carry their whole optimizer and algorithm.
 
     Raises:
       UserError: for an unreadable file, an unknown key (with the nearest right one) or a bad
         value, in one line.
     """
-    try:
-        tree = OmegaConf.load(path)
-    except OSError as error:
-        raise UserError("--config", str(path), f"cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise UserError("--config", str(path), f"is not valid YAML: {error}") from None
-    if not OmegaConf.is_dict(tree):
-        raise UserError("--config", str(path), "must hold a mapping of sections")
+    tree = OmegaConf.create(read_config(path))
     for word in overrides:
         _override(tree, word)
     try:
@@ -52,7 +46,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def parse_config(data: dict[str, Any]) -> Config:
     """Validate plain data, which is left as it is; see `load_config`."""
     data = copy.deepcopy(data)
-    _inherit_optimizer(data)
+    for section in ("optimizer", "algorithm"):
+        _inherit(data, section)
     try:
         return check(Config.model_validate(data))
     except ValidationError as error:
@@ -76,22 +71,24 @@ def _without_interpolation(value: Any) -> Any:
     return value
 
 
-def _inherit_optimizer(data: dict[str, Any]) -> None:
-    """Agents start from the top-level optimizer and name only what differs."""
-    shared, agents = data.get("optimizer"), data.get("agents")
+def _inherit(data: dict[str, Any], section: str) -> None:
+    """Agents start from a top-level section and name only what differs."""
+    shared, agents = data.get(section), data.get("agents")
     if not isinstance(shared, dict) or not isinstance(agents, list):
         return
     for agent in agents:
         if isinstance(agent, dict):
-            own = agent.get("optimizer") or {}
+            own = agent.get(section) or {}
             if isinstance(own, dict):
-                agent["optimizer"] = {**shared, **own}
+                agent[section] = merged(shared, own)
 
 
 def _override(tree, word: str) -> None:
     key, equals, value = word.partition("=")
     if not equals or not key:
         raise UserError("override", word, "must be key=value, e.g. training.steps=10")
+    if key == "extends":
+        raise UserError("override", word, "works in YAML files only; pass the file to --config")
     try:
         parsed = OmegaConf.from_dotlist([f"value={value}"])
         # Interpolations stay as they are: they mean keys of the whole tree.
@@ -107,7 +104,7 @@ def _override(tree, word: str) -> None:
 def _one_line(error: ValidationError) -> UserError:
     """The first problem, told as field, value and remedy."""
     errors = error.errors()
-    # Agents inherit the top-level optimizer and its faults: the shortest path is the cause.
+    # Agents inherit top-level sections and their faults: the shortest path is the cause.
     first = min(errors, key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
     path = [part for part in first["loc"] if part not in _TAGS]
     field = ".".join(map(str, path)) or "config"
@@ -126,7 +123,7 @@ _TAGS = ("path", "new", "arithmetic", "jsonl")
 
 def _hint(path: list) -> str:
     """The nearest key that exists: among its would-be siblings first, then anywhere."""
-    keys = sorted(_paths(Config), key=lambda key: (key.count("."), key))
+    keys = sorted({"extends", *_paths(Config)}, key=lambda key: (key.count("."), key))
     parent = [str(part) for part in path[:-1]]
     siblings = [k.rpartition(".")[2] for k in keys if _matches(k.split(".")[:-1], parent)]
     close = difflib.get_close_matches(str(path[-1]), siblings, n=1)
