@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hacpo_jax.agents.tokenizer import Tokenizer
-from hacpo_jax.config import OptimizerConfig, WarmStart
+from hacpo_jax.config import Algorithm, OptimizerConfig, WarmStart
 from hacpo_jax.models import ModelConfig
 
 
@@ -20,6 +20,7 @@ class Agent:
       tokenizer: its own.
       directory: Hugging Face directory of its first weights; None starts from random ones.
       optimizer: how it is updated.
+      algorithm: what it learns from its own and its peers' answers.
       warm_start: supervised training first, if any.
     """
 
@@ -29,12 +30,13 @@ class Agent:
     tokenizer: Tokenizer
     directory: Path | None
     optimizer: OptimizerConfig
+    algorithm: Algorithm
     warm_start: WarmStart | None
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentGroup:
-    """Agents that one program serves: same model shape, tokenizer and optimizer.
+    """Agents that one program serves: same model shape, tokenizer, optimizer and algorithm.
 
     Their parameters are stacked on a leading axis and every jitted function is vmapped over it, so
     two agents of one architecture cost one compilation and one dispatch. A group of one is the
@@ -56,6 +58,10 @@ class AgentGroup:
         return self.agents[0].optimizer
 
     @property
+    def algorithm(self) -> Algorithm:
+        return self.agents[0].algorithm
+
+    @property
     def indices(self) -> list[int]:
         """Places of the group's agents among all agents."""
         return [agent.index for agent in self.agents]
@@ -69,6 +75,6 @@ def group_agents(agents: Sequence[Agent]) -> list[AgentGroup]:
     """Put agents that can share a program into one group, in order of first appearance."""
     groups: dict[tuple, list[Agent]] = {}
     for agent in agents:
-        key = (agent.model, agent.tokenizer.fingerprint, agent.optimizer)
+        key = (agent.model, agent.tokenizer.fingerprint, agent.optimizer, agent.algorithm)
         groups.setdefault(key, []).append(agent)
     return [AgentGroup(tuple(members)) for members in groups.values()]

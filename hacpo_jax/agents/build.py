@@ -57,6 +57,7 @@ def _build(index: int, config: AgentConfig, texts: Sequence[str]) -> Agent:
         tokenizer=tokenizer,
         directory=directory,
         optimizer=config.optimizer,
+        algorithm=config.algorithm,
         warm_start=config.warm_start,
     )
 

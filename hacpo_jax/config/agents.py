@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
 
 
@@ -104,6 +105,8 @@ class Agent(Section):
       tokenizer: a directory, a hub id, or a tokenizer to be made; null takes the model's own.
       chat: prompts go through the tokenizer's chat template; null does so when it has one.
       optimizer: keys that differ from the top-level `optimizer`.
+      algorithm: keys that differ from the top-level `algorithm`: agents may learn in different
+        ways from the same answers.
       warm_start: supervised training first, if any.
     """
 
@@ -120,4 +123,5 @@ class Agent(Section):
     ) = None
     chat: bool | None = None
     optimizer: Optimizer = Optimizer()
+    algorithm: Algorithm = Algorithm()
     warm_start: WarmStart | None = None

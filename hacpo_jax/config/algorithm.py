@@ -6,6 +6,9 @@ from pydantic import Field
 
 from hacpo_jax.config.base import Section
 
+SGT_COEF = 0.3
+"""Weight of the rescue term where `sgt` names none."""
+
 
 class Capability(Section):
     """Window over which agents are compared (HACPO §3.1).
@@ -85,8 +88,44 @@ class Grpo(Section):
     reduction: Literal["tokens", "sequences"] = "tokens"
 
 
+class Prp(Section):
+    """PRP of Mutual RL (arXiv 2605.07244): peers' answers join the learner's group. The clip, the
+    scale and the reduction are those of `grpo`.
+
+    Attributes:
+      denominator: what a peer's token ratio starts from: the learner's own policy before the step
+        (`learner_snapshot`), or the peer's log-probs aligned to the learner's tokens (`thl_peer`).
+      advantage: of a peer's answer: recomputed on the `pooled` group of all agents, or `carried`
+        over from the peer's own group.
+      granularity: of the alignment: cut the text at `word`s, or at every common `token` boundary.
+    """
+
+    denominator: Literal["learner_snapshot", "thl_peer"] = "learner_snapshot"
+    advantage: Literal["pooled", "carried"] = "pooled"
+    granularity: Literal["word", "token"] = "word"
+
+
+class Rescue(Section):
+    """Success-gated transfer of Mutual RL (arXiv 2605.07244), on top of any objective.
+
+    Where an agent has no right answer to a prompt and a peer has one, the peer's is learned by its
+    negative log-prob per token.
+
+    Attributes:
+      coef: weight of that term; 0 has none. null is 0.3 for `sgt` and 0 for all others.
+      pick: which right answers of peers: one at `random`, the `shortest` in the learner's tokens,
+        or `all`, each with an equal share of its prompt's weight.
+    """
+
+    coef: float | None = Field(default=None, ge=0)
+    pick: Literal["random", "shortest", "all"] = "random"
+
+
 class Algorithm(Section):
     """What is learned from the answers.
+
+    `xgrpo`, `prp` and `sgt` are the regimes of Mutual RL: GRPO on own answers with advantages
+    pooled over all agents; GRPO on everybody's answers; GRPO with `rescue`.
 
     Attributes:
       name: which objective; the sections below keep the settings of each.
@@ -99,10 +138,12 @@ class Algorithm(Section):
         counted; null takes what the learner's context holds.
     """
 
-    name: Literal["hacpo", "gspo", "grpo", "naive"] = "hacpo"
+    name: Literal["hacpo", "gspo", "grpo", "naive", "xgrpo", "prp", "sgt"] = "hacpo"
     hacpo: Hacpo = Hacpo()
     gspo: Gspo = Gspo()
     grpo: Grpo = Grpo()
+    prp: Prp = Prp()
+    rescue: Rescue = Rescue()
     capability: Capability = Capability()
     max_reward: float = Field(default=1.0, gt=0)
     kl_coef: float = Field(default=0.0, ge=0)
@@ -113,5 +154,17 @@ class Algorithm(Section):
 
     @property
     def shares_answers(self) -> bool:
-        """Whether learners train on their peers' answers too."""
-        return self.name in ("hacpo", "naive")
+        """Whether learners train on their peers' answers too, besides any rescue."""
+        return self.name in ("hacpo", "naive", "prp")
+
+    @property
+    def rescue_coef(self) -> float:
+        """Weight of the rescue term."""
+        if self.rescue.coef is not None:
+            return self.rescue.coef
+        return SGT_COEF if self.name == "sgt" else 0.0
+
+    @property
+    def needs_peers(self) -> bool:
+        """Whether a learner without peers would have nothing to learn this way."""
+        return self.shares_answers or self.name == "xgrpo" or self.rescue_coef > 0

@@ -46,6 +46,9 @@ class Training(Section):
       steps: how often algorithm 1 is run.
       prompts_per_step: P, problems in one step.
       group_size: G, answers of each agent to each problem.
+      prompt_rounds: how many times P problems may be drawn for one step. Above 1, problems that
+        teach no learner anything (all answers right, or all wrong) are replaced (dynamic sampling,
+        DAPO, arXiv 2503.14476) until P are found or the rounds are over.
       mini_batch_prompts: groups of G answers in one update.
       micro_batch_rows: answers whose gradient is taken at once; the rest accumulates.
       compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere. Parameters
@@ -59,6 +62,7 @@ class Training(Section):
     steps: int = Field(ge=1)
     prompts_per_step: int = Field(ge=1)
     group_size: int = Field(default=8, ge=1)
+    prompt_rounds: int = Field(default=1, ge=1)
     mini_batch_prompts: int = Field(ge=1)
     micro_batch_rows: int = Field(default=64, ge=1)
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -88,6 +92,17 @@ class Evaluation(Section):
     best_of: tuple[int, ...] = ()
 
 
+class Diagnostics(Section):
+    """Looking closer at a step before its first update, into `diagnostics.jsonl`.
+
+    Attributes:
+      every: steps between two looks; null never looks. Costs one more gradient of the whole step,
+        and memory for a frozen copy of the start (for the KL) and one more gradient.
+    """
+
+    every: int | None = Field(default=None, ge=1)
+
+
 class Checkpoint(Section):
     """Saving, so that a killed run goes on where it was.
 
@@ -108,11 +123,12 @@ class Config(Section):
       seed: of new weights, data order and sampling.
       task: problems and verifier.
       agents: the policies.
-      algorithm: the objective.
+      algorithm: the objective of agents that name no other.
       sampling: how answers are drawn.
       training: the loop.
       optimizer: for agents that name no other.
       evaluation: measuring.
+      diagnostics: gradients, ratios and KL by source.
       checkpoint: saving.
     """
 
@@ -125,6 +141,7 @@ class Config(Section):
     training: Training
     optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
+    diagnostics: Diagnostics = Diagnostics()
     checkpoint: Checkpoint = Checkpoint()
 
 
@@ -160,12 +177,7 @@ def _check_agents(config: Config) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise UserError(f"agents.{i}.name", name, "another agent has this name; rename one")
-    if config.algorithm.shares_answers and len(names) < 2:
-        raise UserError(
-            "algorithm.name",
-            config.algorithm.name,
-            "shares answers between agents and there is one; add an agent, or use gspo or grpo",
-        )
+    _check_algorithms(config)
     for i, agent in enumerate(config.agents):
         if not isinstance(agent.model, NewModel):
             continue
@@ -174,6 +186,24 @@ def _check_agents(config: Config) -> None:
                 f"agents.{i}.tokenizer", None, "a new model has none of its own; name one"
             )
         _check_new_model(f"agents.{i}.model", agent.model)
+
+
+def _check_algorithms(config: Config) -> None:
+    for i, agent in enumerate(config.agents):
+        algorithm, field = agent.algorithm, f"agents.{i}.algorithm"
+        if algorithm == config.algorithm:
+            field = "algorithm"
+        if algorithm.needs_peers and len(config.agents) < 2:
+            remedy = "learns from other agents and there is one; add an agent, or use gspo or grpo"
+            if algorithm.name in ("gspo", "grpo"):
+                raise UserError(f"{field}.rescue.coef", algorithm.rescue.coef, remedy)
+            raise UserError(f"{field}.name", algorithm.name, remedy)
+        if algorithm.name == "sgt" and not algorithm.rescue_coef:
+            raise UserError(f"{field}.rescue.coef", 0, "sgt without it is grpo; choose one of them")
+        for key in ("capability", "max_reward"):
+            if getattr(algorithm, key) != getattr(config.algorithm, key):
+                remedy = "is one for all agents; set it in the top-level algorithm only"
+                raise UserError(f"{field}.{key}", getattr(algorithm, key), remedy)
 
 
 def _check_new_model(field: str, model: NewModel) -> None:
@@ -194,14 +224,14 @@ def _check_batches(config: Config) -> None:
         )
     mini, prompts = training.mini_batch_prompts, training.prompts_per_step
     field = "training.mini_batch_prompts"
-    if config.algorithm.shares_answers and config.algorithm.minibatch_order == "mixed":
-        if mini % num_agents:
+    for agent in config.agents:
+        joint = agent.algorithm.shares_answers and agent.algorithm.minibatch_order == "mixed"
+        if joint and mini % num_agents:
             remedy = f"mixed mini-batches hold joint groups; use a multiple of {num_agents} agents"
             raise UserError(field, mini, remedy)
-        mini //= num_agents
-    if prompts % mini:
-        remedy = f"must divide the {prompts} groups of training.prompts_per_step evenly"
-        raise UserError(field, training.mini_batch_prompts, remedy)
+        if prompts % (mini // num_agents if joint else mini):
+            remedy = f"must divide the {prompts} groups of training.prompts_per_step evenly"
+            raise UserError(field, mini, remedy)
     if config.sampling.max_rows < training.group_size:
         remedy = f"must hold at least one group of training.group_size = {training.group_size}"
         raise UserError("sampling.max_rows", config.sampling.max_rows, remedy)

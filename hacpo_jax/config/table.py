@@ -25,9 +25,9 @@ def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str
     for name, info in section.model_fields.items():
         key, below = prefix + name, list(_sections(info.annotation))
         if not below or not _is_section_only(info.annotation):
-            yield key, _default(info), meanings[name]
-        if key in ("agents.N.optimizer", "task.eval"):
-            continue  # laid out like `optimizer` and `task.train`
+            yield key, _default(name, info), meanings[name]
+        if key in ("agents.N.optimizer", "agents.N.algorithm", "task.eval"):
+            continue  # laid out like `optimizer`, `algorithm` and `task.train`
         for nested, suffix in below:
             yield from _rows(nested, f"{key}{suffix}.")
 
@@ -47,11 +47,11 @@ def _meanings(section: type[BaseModel]) -> dict[str, str]:
     return {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in entries}
 
 
-def _default(info) -> str:
+def _default(name: str, info) -> str:
     if info.default is PydanticUndefined:
         return "required"
     if isinstance(info.default, BaseModel):
-        return "as `optimizer`"
+        return f"as `{name}`"
     return f"`{json.dumps(info.default)}`"
 
 

@@ -54,8 +54,9 @@ def hacpo_loss(
       update_index: number of updates already made in this step.
       alpha: exponent of importance sampling, at least 0; 0 switches it off. Without the clip,
         values above 7 can overflow float32.
-      clip_low: lower bound of a cross ratio on the first update; 0 switches it off. It is 1 - δ
-        in the paper's text; its table of settings lists this bound itself under the name δ.
+      clip_low: lower bound of a cross ratio on the first update; 0 (with a `clip_step` of 0)
+        switches it off. It is 1 - δ in the paper's text; its table of settings lists this bound
+        itself under the name δ.
       clip_step: how much the lower bound rises per update; 0 switches stepwise clipping off.
       eps_low: an own ratio is clipped below 1 - `eps_low` when the advantage is negative.
       eps_high: and above 1 + `eps_high` when it is positive.

@@ -1,7 +1,7 @@
 """From all agents' answers to the mini-batches of one learner, in numpy."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,13 @@ class LearnerView:
       prompts: `[P, S]` the learner's prompt ids, padded on the left.
       prompt_lengths: `[P]`.
       responses: `[A, P, G, T]` in the learner's tokens, padded on the right.
-      response_lengths: `[A, P, G]`; 0 for answers that must not count.
+      response_lengths: `[A, P, G]` in the policy loss; 0 for answers that must not count.
       advantages: `[A, P, G]` of the learner.
       behavior_mean_log_prob: `[A, P, G]` of each source, over its own tokens.
-      old_log_probs: `[P, G, T]` of the learner's own answers.
+      old_log_probs: `[A, P, G, T]` that token ratios start from; zeros where none are needed.
       reference_log_probs: `[P, G, T]` of the learner's frozen start on its own answers, or zeros.
+      transfer_weight: `[A, P, G]` in the rescue term.
+      transfer_lengths: `[A, P, G]` there, end tokens always included.
     """
 
     learner: int
@@ -37,19 +39,30 @@ class LearnerView:
     behavior_mean_log_prob: np.ndarray
     old_log_probs: np.ndarray
     reference_log_probs: np.ndarray
+    transfer_weight: np.ndarray
+    transfer_lengths: np.ndarray
 
 
 def pad_responses(
-    rows: Sequence[Sequence[Sequence[int]]], num_samples: int
+    rows: Sequence[Sequence[Sequence[int]]], num_samples: int, width: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids `[A, P, G, T]` and lengths `[A, P, G]` from A lists of P·G answers."""
+    """Token ids `[A, P, G, T]` and lengths `[A, P, G]` from A lists of P·G answers.
+
+    T is `width`, or the bucket of the longest answer.
+    """
     lengths = np.array([[len(row) for row in source] for source in rows], np.int32)
-    tokens = np.zeros((*lengths.shape, bucket(int(lengths.max()))), np.int32)
+    shape = (len(rows), -1, num_samples)
+    tokens = pad_right(rows, width or bucket(int(lengths.max())), np.int32)
+    return tokens.reshape(*shape, tokens.shape[-1]), lengths.reshape(shape)
+
+
+def pad_right(rows: Sequence[Sequence[Sequence]], width: int, dtype) -> np.ndarray:
+    """`[A, N, width]` from A lists of N rows, zeros after each row's end."""
+    padded = np.zeros((len(rows), len(rows[0]), width), dtype)
     for a, source in enumerate(rows):
         for i, row in enumerate(source):
-            tokens[a, i, : len(row)] = row
-    shape = (len(rows), -1, num_samples)
-    return tokens.reshape(*shape, tokens.shape[-1]), lengths.reshape(shape)
+            padded[a, i, : len(row)] = row
+    return padded
 
 
 def pad_prompts(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -100,57 +113,74 @@ def _product(prompts: np.ndarray, sources: np.ndarray) -> np.ndarray:
     return np.stack([np.tile(sources, len(prompts)), np.repeat(prompts, len(sources))], axis=1)
 
 
-def mini_batch(view: LearnerView, pairs: np.ndarray, micro_batch_rows: int) -> MiniBatch:
-    """Rows of the given (source, prompt) groups, `[M, R, ...]`, and filler that weighs nothing.
+def mini_batch(
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], micro_batch_rows: int
+) -> MiniBatch:
+    """One update's rows for all learners of a group, `[A, M, R, ...]`.
+
+    Every given group of answers, then what is to be transferred for the learner's own prompts
+    among them, then filler that weighs nothing. The number of micro-batches is that of the groups
+    plus 0 or a power of two, so that few shapes are compiled.
 
     Args:
-      view: one learner's answers.
-      pairs: `[B, 2]` from `update_order`.
+      views: the learners' answers.
+      pairs: of each learner, `[B, 2]` from `update_order`.
       micro_batch_rows: R at most.
     """
-    sources, prompts = pairs.T
-    num_samples = view.responses.shape[2]
-    own = (sources == view.learner)[:, None, None]
-
-    # Host arrays stand in for device arrays until the jitted update takes them.
-    def per_group(values: np.ndarray) -> Any:
-        return np.repeat(values, num_samples, axis=0)  # [B * G, ...]
-
-    def per_row(values: np.ndarray) -> Any:
-        return values.reshape(-1, *values.shape[2:])  # [B, G, ...] to [B * G, ...]
-
-    answers = Answers(
-        prompts=per_group(view.prompts[prompts]),
-        prompt_lengths=per_group(view.prompt_lengths[prompts]),
-        responses=per_row(view.responses[sources, prompts]),
-        response_lengths=per_row(view.response_lengths[sources, prompts]),
-    )
-    rows = MiniBatch(
-        answers=answers,
-        source=per_group(sources.astype(np.int32)),
-        advantages=per_row(view.advantages[sources, prompts]),
-        behavior_mean_log_prob=per_row(view.behavior_mean_log_prob[sources, prompts]),
-        old_log_probs=per_row(np.where(own, view.old_log_probs[prompts], 0.0)),
-        reference_log_probs=per_row(np.where(own, view.reference_log_probs[prompts], 0.0)),
-    )
-    return _cut(rows, len(pairs) * num_samples, micro_batch_rows)
-
-
-def _cut(rows: MiniBatch, count: int, micro_batch_rows: int) -> MiniBatch:
+    places = [_places(view, chosen) for view, chosen in zip(views, pairs, strict=True)]
+    count = len(pairs[0]) * views[0].responses.shape[2]
     size = min(micro_batch_rows, count)
-    filler = -count % size
+    needed, least = -(-max(map(len, places)) // size), -(-count // size)
+    extra = needed - least
+    micro_batches = least + (1 << (extra - 1).bit_length() if extra else 0)
+    batches = [
+        _cut(_rows(view, chosen, count), micro_batches, size)
+        for view, chosen in zip(views, places, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
+
+def _places(view: LearnerView, pairs: np.ndarray) -> np.ndarray:
+    """`[N, 3]` source, prompt and sample of every row: groups first, then transfers."""
+    num_samples = view.responses.shape[2]
+    samples = np.tile(np.arange(num_samples), len(pairs))
+    groups = np.column_stack([np.repeat(pairs, num_samples, axis=0), samples])
+    own_prompts = pairs[pairs[:, 0] == view.learner, 1]
+    chosen = np.argwhere(view.transfer_weight > 0)
+    return np.concatenate([groups, chosen[np.isin(chosen[:, 1], own_prompts)]])
+
+
+def _rows(view: LearnerView, places: np.ndarray, count: int) -> MiniBatch:
+    """The rows at `places`, of which the first `count` are for the policy loss."""
+    place, prompts = tuple(places.T), places[:, 1]
+    transferred = np.arange(len(places)) >= count
+    lengths = np.where(transferred, view.transfer_lengths[place], view.response_lengths[place])
+    own = (places[:, 0] == view.learner)[:, None]
+    # Host arrays stand in for device arrays until the jitted update takes them.
+    rows: dict[str, Any] = {
+        "source": places[:, 0].astype(np.int32),
+        "advantages": view.advantages[place],
+        "behavior_mean_log_prob": view.behavior_mean_log_prob[place],
+        "old_log_probs": view.old_log_probs[place],
+        "reference_log_probs": np.where(own, view.reference_log_probs[place[1:]], 0.0),
+        "transfer_weight": np.where(transferred, view.transfer_weight[place], np.float32(0)),
+    }
+    answers: dict[str, Any] = {
+        "prompts": view.prompts[prompts],
+        "prompt_lengths": view.prompt_lengths[prompts],
+        "responses": view.responses[place],
+        "response_lengths": lengths,
+    }
+    return MiniBatch(answers=Answers(**answers), **rows)
+
+
+def _cut(rows: MiniBatch, micro_batches: int, size: int) -> MiniBatch:
     def cut(values: np.ndarray) -> np.ndarray:
-        padding = [(0, filler)] + [(0, 0)] * (values.ndim - 1)
-        return np.pad(values, padding).reshape(-1, size, *values.shape[1:])
+        padding = [(0, micro_batches * size - len(values))] + [(0, 0)] * (values.ndim - 1)
+        return np.pad(values, padding).reshape(micro_batches, size, *values.shape[1:])
 
     batch = jax.tree.map(cut, rows)
     lengths = np.maximum(batch.answers.prompt_lengths, 1)  # filler rows hold one token
     return dataclasses.replace(
         batch, answers=dataclasses.replace(batch.answers, prompt_lengths=lengths)
     )
-
-
-def stack(batches: Iterable[MiniBatch]) -> MiniBatch:
-    """Mini-batches of a group's learners on a leading agent axis."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)

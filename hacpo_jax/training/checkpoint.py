@@ -67,7 +67,12 @@ class Checkpoints:
         except Exception as error:  # Orbax raises plain ones for damaged arrays
             remedy = f"is damaged, delete it to go on from an earlier one: {str(error)[:300]}"
             raise UserError("checkpoint", path, remedy) from error
-        return RunState(int(tree["step"]), tuple(tree["learners"]), np.asarray(tree["history"]))
+        return RunState(
+            int(tree["step"]),
+            int(tree["blocks"]),
+            tuple(tree["learners"]),
+            np.asarray(tree["history"]),
+        )
 
     def close(self) -> None:
         """Wait until everything is written."""
@@ -95,6 +100,7 @@ def _difference(held: dict, wanted: dict) -> str | None:
 def _tree(state: RunState) -> dict:
     return {
         "step": np.asarray(state.step, np.int32),
+        "blocks": np.asarray(state.blocks, np.int32),
         "learners": list(state.learners),
         "history": state.history,
     }

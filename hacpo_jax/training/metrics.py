@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hacpo_jax.rollout import Rollouts
-from hacpo_jax.training.gather import Feedback
+from hacpo_jax.agents import Agent
+from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Run
 
 Metrics = dict[str, float | int | str | None]
@@ -22,11 +22,12 @@ class StepTimes:
 
     @contextlib.contextmanager
     def measure(self, phase: str, group: int | None = None) -> Iterator[None]:
-        """Time a phase, of one group or (None) of all of them."""
+        """Add up the time of a phase, of one group or (None) of all of them."""
         start = time.perf_counter()
         yield
         times = self._of_all if group is None else self._of_group[group]
-        times[f"time/{phase}"] = time.perf_counter() - start
+        name = f"time/{phase}"
+        times[name] = times.get(name, 0.0) + time.perf_counter() - start
 
     def of(self, group: int, tokens: int) -> Metrics:
         """Phases that a group took part in, and one agent's sampling speed."""
@@ -34,31 +35,27 @@ class StepTimes:
         return {**times, "tokens_per_second": tokens / times["time/rollout"]}
 
 
-def own_metrics(
-    agent: int,
-    feedback: Feedback,
-    rollouts: Rollouts,
-    member: int,
-    history: np.ndarray,
-    ratio,
-    run: Run,
-) -> Metrics:
+def own_metrics(run: Run, agent: Agent, drawn: Drawn, history: np.ndarray, ratio) -> Metrics:
     """How one agent's own answers did, and how able it is beside its peers."""
-    valid = feedback.valid[agent]
-    rewards = feedback.rewards[agent][valid]
-    groups = [row[ok] for row, ok in zip(feedback.rewards[agent], valid, strict=True)]
-    known = history[:, agent][~np.isnan(history[:, agent])]
+    k = agent.index
+    g, member = run.place(agent)
+    rollouts, valid = drawn.rollouts[g], drawn.valid[k]
+    rewards = drawn.rewards[k][valid]
+    groups = [row[ok] for row, ok in zip(drawn.rewards[k], valid, strict=True)]
+    known = history[:, k][~np.isnan(history[:, k])]
     lengths = rollouts.lengths[member]
     sampled = rollouts.log_probs[member].sum() / max(lengths.sum(), 1)
+    solved = np.any(drawn.successes(run.config.algorithm.max_reward), axis=-1)  # [A, P]
     return {
         "reward/mean": _mean(rewards),
         "reward/std": float(rewards.std()) if rewards.size else None,
         "reward/equal_groups": float(np.mean([len(np.unique(g)) < 2 for g in groups])),
+        "gated_prompts": float(np.mean(np.any(solved, axis=0) & ~solved[k])),
         "capability": _mean(known),
         **{
-            f"omega/{peer.name}": float(ratio[agent, peer.index])
+            f"omega/{peer.name}": float(ratio[k, peer.index])
             for peer in run.agents
-            if peer.index != agent
+            if peer.index != k
         },
         "entropy/sampled": -float(sampled),
         "response_length/mean": float(lengths.mean()),
@@ -67,23 +64,26 @@ def own_metrics(
     }
 
 
-def update_metrics(updates: list[dict], member: int, agent: int, run: Run) -> Metrics:
+def update_metrics(updates: list[dict], member: int, agent: Agent, run: Run) -> Metrics:
     """Means over the updates of a step, weighted by the sequences each metric is a mean of."""
     rows = [{name: value[member] for name, value in update.items()} for update in updates]
-    found: Metrics = {}
+    shares, found = agent.algorithm.shares_answers, {}
     for peer in run.agents:
-        name = "own" if peer.index == agent else peer.name
-        if name != "own" and not run.config.algorithm.shares_answers:
+        name = "own" if peer.index == agent.index else peer.name
+        if name != "own" and not shares:
             continue
         for metric in ("ratio", "clip_fraction", "capped_fraction"):
             found[f"{metric}/{name}"] = _weighted(
                 rows, f"{metric}/{peer.index}", f"count/{peer.index}"
             )
-    if run.config.algorithm.shares_answers:
-        peers = [peer.index for peer in run.agents if peer.index != agent]
+    if shares:
+        peers = [peer.index for peer in run.agents if peer.index != agent.index]
         for row in rows:
             row["count/cross"] = sum(row[f"count/{j}"] for j in peers)
         found["cross_gradient_fraction"] = _weighted(rows, "cross_gradient_fraction", "count/cross")
+    if agent.algorithm.rescue_coef:
+        found["rescue/sequences"] = int(sum(row["rescue/sequences"] for row in rows))
+        found["rescue/nll"] = _weighted(rows, "rescue/nll", "rescue/prompts")
     found["kl"] = _weighted(rows, "kl", "count/own") if "kl" in rows[0] else None
     found["entropy"] = _weighted(rows, "entropy", "count/own")
     found["grad_norm"] = _finite(np.mean([row["grad_norm"] for row in rows]))

@@ -1,6 +1,7 @@
 """Each algorithm as advantages, a loss and its divisors, all from `hacpo_jax.objectives`."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -8,8 +9,25 @@ import jax.numpy as jnp
 
 from hacpo_jax import objectives
 from hacpo_jax.config import Algorithm
+from hacpo_jax.exchange import Outcome, Rollout, Scalar, Trace
 
 Metrics = dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Feedback:
+    """What one learner is told of all answers of a step, `[A source, P, G]` each.
+
+    Args:
+      rewards: rewards.
+      valid: whether the answer counts; False for sources of which the learner takes nothing.
+      group_advantages: advantage of the answer among its source's own.
+    """
+
+    rewards: jax.Array
+    valid: jax.Array
+    group_advantages: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +40,7 @@ class Samples:
       source: `[N]` index of the agent that answered.
       advantages: `[N]`.
       behavior_mean_log_prob: `[N]` of the source, over its own tokens.
-      old_log_probs: `[N, T]` of the source; equals the learner's tokens on own answers only.
+      old_log_probs: `[N, T]` that token ratios start from.
       reference_log_probs: `[N, T]` of the learner's frozen start; zeros without a KL penalty.
     """
 
@@ -37,8 +55,8 @@ class Samples:
 class Objective(Protocol):
     """An algorithm; frozen, so that it can be a jit constant."""
 
-    def advantages(self, rewards: jax.Array, valid: jax.Array, ratio: jax.Array) -> jax.Array:
-        """`[A learner, A source, P, G]` from rewards `[A, P, G]` and capability ratio `[A, A]`."""
+    def advantages(self, feedback: Feedback, ratio: jax.Array, learner: int) -> jax.Array:
+        """`[A source, P, G]` for one learner, given the capability ratio `[A, A]`."""
         ...
 
     def normalizer(self, samples: Samples) -> jax.Array:
@@ -74,16 +92,16 @@ class HacpoObjective:
     discrepancy: bool
     reduction: str
 
-    def advantages(self, rewards, valid, ratio):
+    def advantages(self, feedback, ratio, learner):
         return objectives.hacpo_advantages(
-            rewards,
+            feedback.rewards,
             ratio,
             cross_baseline=self.cross_baseline,
             discrepancy=self.discrepancy,
             capability_baseline=self.capability_baseline,
             max_reward=self.max_reward,
-            valid=valid,
-        )
+            valid=feedback.valid,
+        )[learner]
 
     def normalizer(self, samples):
         return objectives.count_sequences_per_source(
@@ -121,10 +139,9 @@ class SequenceObjective:
     eps_high: float
     scale: str
 
-    def advantages(self, rewards, valid, ratio):
+    def advantages(self, feedback, ratio, learner):
         function = objectives.pooled_advantages if self.joint else objectives.group_advantages
-        values = function(rewards, scale=self.scale, valid=valid)  # [A, P, G]
-        return jnp.broadcast_to(values, (self.num_agents, *values.shape))
+        return function(feedback.rewards, scale=self.scale, valid=feedback.valid)
 
     def normalizer(self, samples):
         return objectives.count_sequences(samples.mask)
@@ -145,28 +162,36 @@ class SequenceObjective:
         metrics = _by_source(
             lambda mask, count: clipped(log_probs, mask, count), samples, self.num_agents
         )
-        slopes = jax.grad(lambda values: clipped(values, samples.mask, 1)[0])(
-            jax.lax.stop_gradient(log_probs)
+        found = _cross_gradient_fraction(
+            lambda values: clipped(values, samples.mask, 1)[0], log_probs, samples, learner
         )
-        cross = samples.mask.any(axis=-1) & (samples.source != learner)
-        carrying = (slopes != 0).any(axis=-1) & cross
-        metrics["cross_gradient_fraction"] = carrying.sum() / jnp.maximum(cross.sum(), 1)
-        return loss, metrics
+        return loss, metrics | found
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenObjective:
-    """GRPO on own answers; without scaling, Dr. GRPO."""
+    """The GRPO loss: GRPO, Dr. GRPO, XGRPO and PRP differ in the samples and advantages given.
+
+    Args:
+      num_agents: A.
+      group: whose answers make up the group of the advantages: `own`, or `pooled`; `carried` takes
+        those that each answer had among its source's own.
+      eps_low, eps_high, scale, reduction: see `hacpo_jax.objectives.grpo_loss`.
+    """
 
     num_agents: int
+    group: str
     eps_low: float
     eps_high: float
     scale: str
     reduction: str
 
-    def advantages(self, rewards, valid, ratio):
-        values = objectives.group_advantages(rewards, scale=self.scale, valid=valid)
-        return jnp.broadcast_to(values, (self.num_agents, *values.shape))
+    def advantages(self, feedback, ratio, learner):
+        if self.group == "carried":
+            return jnp.where(feedback.valid, feedback.group_advantages, 0)
+        pooled = self.group == "pooled"
+        function = objectives.pooled_advantages if pooled else objectives.group_advantages
+        return function(feedback.rewards, scale=self.scale, valid=feedback.valid)
 
     def normalizer(self, samples):
         count = (
@@ -175,7 +200,7 @@ class TokenObjective:
         return count(samples.mask)
 
     def loss(self, log_probs, samples, learner, update_index, normalizer):
-        def clipped(mask, normalizer):
+        def clipped(log_probs, mask, normalizer):
             return objectives.grpo_loss(
                 log_probs,
                 mask,
@@ -187,9 +212,24 @@ class TokenObjective:
                 normalizer=normalizer,
             )
 
-        loss, _ = clipped(samples.mask, normalizer)
-        metrics = _by_source(clipped, samples, self.num_agents)
-        return loss, metrics | {"cross_gradient_fraction": jnp.zeros(())}
+        loss, _ = clipped(log_probs, samples.mask, normalizer)
+        metrics = _by_source(
+            lambda mask, count: clipped(log_probs, mask, count), samples, self.num_agents
+        )
+        found = _cross_gradient_fraction(
+            lambda values: clipped(values, samples.mask, 1)[0], log_probs, samples, learner
+        )
+        return loss, metrics | found
+
+
+def _cross_gradient_fraction(
+    loss: Callable[[jax.Array], jax.Array], log_probs: jax.Array, samples: Samples, learner
+) -> Metrics:
+    """Share of peers' answers with a gradient: neither clipped, nor capped, nor of advantage 0."""
+    slopes = jax.grad(loss)(jax.lax.stop_gradient(log_probs))
+    cross = samples.mask.any(axis=-1) & (samples.source != learner)
+    carrying = (slopes != 0).any(axis=-1) & cross
+    return {"cross_gradient_fraction": carrying.sum() / jnp.maximum(cross.sum(), 1)}
 
 
 def _by_source(clipped, samples: Samples, num_agents: int) -> Metrics:
@@ -206,8 +246,19 @@ def _by_source(clipped, samples: Samples, num_agents: int) -> Metrics:
 def make_objective(config: Algorithm, num_agents: int) -> Objective:
     """The objective that `config.name` names, with the settings of its section."""
     if config.name == "hacpo":
-        settings = config.hacpo.model_dump()
-        return HacpoObjective(num_agents, config.max_reward, **settings)
-    if config.name == "grpo":
-        return TokenObjective(num_agents, **config.grpo.model_dump())
-    return SequenceObjective(num_agents, config.name == "naive", **config.gspo.model_dump())
+        return HacpoObjective(num_agents, config.max_reward, **config.hacpo.model_dump())
+    if config.name in ("gspo", "naive"):
+        return SequenceObjective(num_agents, config.name == "naive", **config.gspo.model_dump())
+    group = {"xgrpo": "pooled", "prp": config.prp.advantage}.get(config.name, "own")
+    return TokenObjective(num_agents, group, **config.grpo.model_dump())
+
+
+def peer_records(config: Algorithm) -> type[Scalar] | None:
+    """The type of record that a learner takes of its peers; None takes nothing."""
+    if config.name == "prp" and config.prp.denominator == "thl_peer":
+        return Trace
+    if config.shares_answers:
+        return Rollout
+    if config.rescue_coef:
+        return Outcome
+    return Scalar if config.name == "xgrpo" else None

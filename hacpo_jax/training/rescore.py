@@ -1,4 +1,4 @@
-"""Own answers scored by the trainer's full forward pass."""
+"""Answers scored by the trainer's full forward pass."""
 
 import dataclasses
 from typing import Any
@@ -13,20 +13,26 @@ from hacpo_jax.training.run import Run
 from hacpo_jax.training.scoring import Answers, score
 
 
-def own_log_probs(
-    run: Run, group: AgentGroup, params, rollouts: Rollouts, indices: np.ndarray
+def policy_log_probs(
+    run: Run,
+    group: AgentGroup,
+    params,
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    indices: np.ndarray,
 ) -> np.ndarray:
-    """Log-probs `[A, P, G, C]` of a group's own answers under `params`; 0 after the end.
+    """Log-probs `[A, P, N, T]` of answers under a group's policies; 0 after the end.
 
     Args:
       run: the run.
       group: the agents.
       params: `[A, ...]`, theirs or those of their frozen start.
-      rollouts: their answers.
+      tokens: `[A, P, N, T]`, N answers to each problem in the group's tokens.
+      lengths: `[A, P, N]`.
       indices: `[P]` problems of the step.
     """
     prompts, prompt_lengths = pad_prompts(run.train.prompts(group.indices[0], indices.tolist()))
-    num_agents, num_prompts, num_samples, width = rollouts.tokens.shape
+    num_agents, num_prompts, num_samples, width = tokens.shape
     rows = num_prompts * num_samples
     size = min(run.config.training.micro_batch_rows, rows)
     filler = -rows % size
@@ -44,12 +50,12 @@ def own_log_probs(
     answers = Answers(
         prompts=per_answer(prompts),
         prompt_lengths=per_answer(prompt_lengths),
-        responses=cut(rollouts.tokens),
-        response_lengths=cut(rollouts.lengths),
+        responses=cut(tokens),
+        response_lengths=cut(lengths),
     )
     scored = jax.device_get(score(params, answers, spec=run.policy_spec(group)))
-    scored = scored.reshape(num_agents, -1, width)[:, :rows].reshape(rollouts.tokens.shape)
-    return np.where(np.arange(width) < rollouts.lengths[..., None], scored, 0.0)
+    scored = scored.reshape(num_agents, -1, width)[:, :rows].reshape(tokens.shape)
+    return np.where(np.arange(width) < lengths[..., None], scored, 0.0)
 
 
 def rescore(
@@ -63,6 +69,6 @@ def rescore(
     Returns:
       The answers, and the largest difference of one token's log-prob for each agent, `[A]`.
     """
-    scored = own_log_probs(run, group, params, rollouts, indices)
+    scored = policy_log_probs(run, group, params, rollouts.tokens, rollouts.lengths, indices)
     gaps = np.abs(scored - rollouts.log_probs).max(axis=(1, 2, 3))
     return dataclasses.replace(rollouts, log_probs=scored), gaps

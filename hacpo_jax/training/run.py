@@ -38,17 +38,22 @@ class Run:
     verifier: Verifier
     dtype: jnp.dtype
 
-    @property
-    def updates_per_step(self) -> int:
-        """Optimizer updates of each learner in one step."""
-        training, algorithm = self.config.training, self.config.algorithm
-        sources = len(self.agents) if algorithm.shares_answers else 1
+    def place(self, agent: Agent) -> tuple[int, int]:
+        """Number of an agent's group, and its own within it."""
+        for g, group in enumerate(self.groups):
+            if agent.index in group.indices:
+                return g, group.indices.index(agent.index)
+        raise ValueError(f"agent {agent.name!r} is in no group of this run")
+
+    def updates_per_step(self, group: AgentGroup) -> int:
+        """Optimizer updates of each of the group's learners in one step."""
+        training = self.config.training
+        sources = len(self.agents) if group.algorithm.shares_answers else 1
         return sources * training.prompts_per_step // training.mini_batch_prompts
 
-    @property
-    def total_updates(self) -> int:
-        """Optimizer updates of each learner in the whole run."""
-        return self.config.training.steps * self.updates_per_step
+    def total_updates(self, group: AgentGroup) -> int:
+        """Optimizer updates of each of the group's learners in the whole run."""
+        return self.config.training.steps * self.updates_per_step(group)
 
     @property
     def rescores(self) -> bool:
@@ -89,14 +94,15 @@ class Run:
 
     def update_spec(self, group: AgentGroup) -> UpdateSpec:
         """How a group is updated."""
-        algorithm = self.config.algorithm
+        algorithm = group.algorithm
         return UpdateSpec(
             policy=self.policy_spec(group),
             objective=make_objective(algorithm, len(self.agents)),
             optimizer=group.optimizer,
-            total_updates=self.total_updates,
+            total_updates=self.total_updates(group),
             kl_coef=algorithm.kl_coef,
             entropy_coef=algorithm.entropy_coef,
+            rescue_coef=algorithm.rescue_coef,
         )
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hacpo_jax.agents import initial_params
+from hacpo_jax.agents import AgentGroup, initial_params
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded
@@ -71,7 +71,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
-        summary = summarize(run, directory, time.monotonic() - started)
+        summary = summarize(run, directory, state, time.monotonic() - started)
         directory.write_summary(summary)
     return summary
 
@@ -85,13 +85,20 @@ def start_or_resume(run: Run, checkpoints: Checkpoints, console: Console):
     else:
         console.resumed(latest)
         state = checkpoints.restore(abstract_state(run), latest)
-    if not run.config.algorithm.kl_coef:
+    if not any(needs_reference(run, group) for group in run.groups):
         return state, [None] * len(run.groups)
-    if latest:
-        first = checkpoints.restore(abstract_state(run), 0)
-        return state, [learner.params for learner in first.learners]
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
-    return state, [jax.tree.map(jnp.copy, learner.params) for learner in state.learners]
+    first = checkpoints.restore(abstract_state(run), 0) if latest else state
+    references = [
+        jax.tree.map(jnp.copy, learner.params) if needs_reference(run, group) else None
+        for group, learner in zip(run.groups, first.learners, strict=True)
+    ]
+    return state, references
+
+
+def needs_reference(run: Run, group: AgentGroup) -> bool:
+    """Whether the frozen start of a group's policies is looked at again."""
+    return group.algorithm.kl_coef > 0 or run.config.diagnostics.every is not None
 
 
 def start(run: Run, console: Console) -> RunState:
@@ -110,13 +117,13 @@ def start(run: Run, console: Console) -> RunState:
 def _fresh_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
-        init_state(p, group.optimizer, run.total_updates)
+        init_state(p, group.optimizer, run.total_updates(group))
         for p, group in zip(params, run.groups, strict=True)
     ]
     # Restored arrays are bound to their device. Were fresh ones not, a resumed run would compile
     # every program again, and differ from an uninterrupted one in how it rounds.
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return RunState(0, jax.device_put(tuple(learners), device), _empty_history(run))
+    return RunState(0, 0, jax.device_put(tuple(learners), device), _empty_history(run))
 
 
 def abstract_state(run: Run) -> RunState:
@@ -125,10 +132,10 @@ def abstract_state(run: Run) -> RunState:
     for group in run.groups:
         params = _stacked(abstract_params(group.model), len(group.agents))
         fresh = functools.partial(
-            init_state, optimizer=group.optimizer, total_updates=run.total_updates
+            init_state, optimizer=group.optimizer, total_updates=run.total_updates(group)
         )
         learners.append(jax.eval_shape(fresh, params))
-    return RunState(0, tuple(learners), _empty_history(run))
+    return RunState(0, 0, tuple(learners), _empty_history(run))
 
 
 def _stacked(shapes, count: int):
@@ -172,23 +179,25 @@ def _check_grading(run: Run, answers: Graded) -> None:
         raise UserError("algorithm.max_reward", max_reward, remedy)
 
 
-def summarize(run: Run, directory: RunDirectory, seconds: float) -> dict[str, Any]:
+def summarize(run: Run, directory: RunDirectory, state: RunState, seconds: float) -> dict[str, Any]:
     """What the run came to; `seconds` are those of this process alone."""
     steps = run.config.training.steps
     agents = {}
     for agent in run.agents:
         rows = [row for row in directory.evaluations() if row["agent"] == agent.name]
         agents[agent.name] = {
+            "algorithm": agent.algorithm.name,
             "eval": {
                 when: {row["benchmark"]: row["accuracy"] for row in rows if row["step"] == step}
                 for when, step in (("before", 0), ("after", steps))
-            }
+            },
         }
     training = run.config.training
+    answers = state.blocks * training.prompts_per_step * training.group_size * len(run.agents)
     return {
         "algorithm": run.config.algorithm.name,
         "agents": agents,
         "steps": steps,
-        "rollouts": steps * training.prompts_per_step * training.group_size * len(run.agents),
+        "rollouts": answers,
         "seconds": round(seconds, 1),
     }

@@ -34,7 +34,10 @@ class LearnerState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MiniBatch:
-    """Answers of one update with what the loss needs of them; leaves are `[..., N, ...]`."""
+    """Answers of one update with what the losses need of them; leaves are `[..., N, ...]`.
+
+    A row belongs to the policy loss, or where `transfer_weight` is not 0 to the rescue term.
+    """
 
     answers: Answers
     source: jax.Array
@@ -42,10 +45,12 @@ class MiniBatch:
     behavior_mean_log_prob: jax.Array
     old_log_probs: jax.Array
     reference_log_probs: jax.Array
+    transfer_weight: jax.Array
 
     def samples(self) -> Samples:
+        """The rows of the policy loss; those to be transferred are empty."""
         return Samples(
-            mask=self.answers.mask,
+            mask=self.answers.mask & (self.transfer_weight == 0)[..., None],
             source=self.source,
             advantages=self.advantages,
             behavior_mean_log_prob=self.behavior_mean_log_prob,
@@ -65,6 +70,7 @@ class UpdateSpec:
       total_updates: length of the learning-rate schedule.
       kl_coef: weight of the KL penalty on own answers.
       entropy_coef: weight of the entropy bonus on own answers.
+      rescue_coef: weight of the rescue term on the rows to be transferred.
     """
 
     policy: PolicySpec
@@ -73,6 +79,17 @@ class UpdateSpec:
     total_updates: int
     kl_coef: float
     entropy_coef: float
+    rescue_coef: float
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Divisors:
+    """Of each term of the loss, counted over a whole mini-batch."""
+
+    policy: jax.Array
+    own: jax.Array
+    transfer: jax.Array
 
 
 def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
@@ -172,22 +189,13 @@ def update(
     """
 
     def one_agent(state, batch, learner):
-        loss_of = functools.partial(_micro_loss, spec=spec, learner=learner, index=update_index)
-        whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.samples())
-        own = _own(whole, learner)
-        divisors = (spec.objective.normalizer(whole), objectives.count_sequences(own))
-
-        def accumulate(total, rows):
-            (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(
-                state.params, rows, divisors
-            )
-            return jax.tree.map(jnp.add, total, gradients), scored
-
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
-        log_probs, entropy = (x.reshape(whole.mask.shape) for x in (log_probs, entropy))
+        gradients, (log_probs, entropy), whole = gradients_of(
+            state.params, batch, learner, update_index, spec
+        )
         loss, metrics = _total_loss(log_probs, entropy, whole, None, spec, learner, update_index)
-        gap = jnp.where(own, jnp.abs(log_probs - whole.old_log_probs), 0.0).max()
+        samples = whole.samples()
+        gap = jnp.abs(log_probs - samples.old_log_probs)
+        gap = jnp.where(_own(samples, learner), gap, 0.0).max()
         new_state, norm = apply_gradients(
             state, gradients, make_optimizer(spec.optimizer, spec.total_updates)
         )
@@ -196,29 +204,73 @@ def update(
     return jax.vmap(one_agent)(state, batch, learners)
 
 
-def _micro_loss(params, rows: MiniBatch, divisors, *, spec: UpdateSpec, learner, index):
-    scored = answer_log_probs(params, rows.answers, spec.policy)
-    loss, _ = _total_loss(*scored, rows.samples(), divisors, spec, learner, index)
-    return loss, scored
+def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSpec):
+    """Gradient of one agent's whole loss, micro-batch by micro-batch.
+
+    Args:
+      params: of one agent.
+      batch: `[M, R, ...]`.
+      learner: its index among all agents.
+      update_index: updates already made in this step.
+      spec: what is static.
+
+    Returns:
+      The gradient, log-probs and entropies `[M * R, T]`, and the batch as `[M * R, ...]`.
+    """
+    whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+    samples = whole.samples()
+    divisors = Divisors(
+        policy=spec.objective.normalizer(samples),
+        own=objectives.count_sequences(_own(samples, learner)),
+        transfer=objectives.sum_weights(whole.answers.mask, whole.transfer_weight),
+    )
+
+    def loss_of(params, rows):
+        scored = answer_log_probs(params, rows.answers, spec.policy)
+        return _total_loss(*scored, rows, divisors, spec, learner, update_index)[0], scored
+
+    def accumulate(total, rows):
+        (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, rows)
+        return jax.tree.map(jnp.add, total, gradients), scored
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
+    shape = samples.mask.shape
+    return gradients, (log_probs.reshape(shape), entropy.reshape(shape)), whole
 
 
-def _total_loss(log_probs, entropy, samples: Samples, divisors, spec: UpdateSpec, learner, index):
-    """Policy loss with the optional KL penalty and entropy bonus, both on own answers only."""
+def _total_loss(
+    log_probs, entropy, rows: MiniBatch, divisors: Divisors | None, spec: UpdateSpec, learner, index
+):
+    """Policy loss with the optional rescue term, and the optional KL penalty and entropy bonus,
+    both on own answers only. Without divisors, those of the rows given."""
+    samples = rows.samples()
     own = _own(samples, learner)
     count = objectives.count_sequences(own)
-    policy_divisor, own_divisor = (None, count) if divisors is None else divisors
-    loss, metrics = spec.objective.loss(log_probs, samples, learner, index, policy_divisor)
+    own_divisor = divisors.own if divisors else count
+    loss, metrics = spec.objective.loss(
+        log_probs, samples, learner, index, divisors.policy if divisors else None
+    )
     bonus = objectives.mean_log_prob(entropy, own).sum()  # a token mean per row, as in the KL
     metrics["entropy"] = bonus / jnp.maximum(count, 1)
     metrics["count/own"] = count.astype(jnp.float32)
     if spec.entropy_coef:
         loss -= spec.entropy_coef * bonus / jnp.maximum(own_divisor, 1)
     if spec.kl_coef:
-        penalty, kl_metrics = objectives.kl_penalty(
+        penalty, found = objectives.kl_penalty(
             log_probs, samples.reference_log_probs, own, normalizer=own_divisor
         )
         loss += spec.kl_coef * penalty
-        metrics |= kl_metrics
+        metrics |= found
+    if spec.rescue_coef:
+        mask, weight = rows.answers.mask, rows.transfer_weight
+        term, found = objectives.transfer_loss(
+            log_probs, mask, weight, normalizer=divisors.transfer if divisors else None
+        )
+        loss += spec.rescue_coef * term
+        metrics["rescue/nll"] = found["nll"]
+        metrics["rescue/prompts"] = objectives.sum_weights(mask, weight)
+        metrics["rescue/sequences"] = (mask.any(axis=-1) & (weight != 0)).sum()
     return loss, metrics
 
 

@@ -1,0 +1,130 @@
+"""Steps 1 to 3 of algorithm 1: sample prompts, answer them, verify."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from hacpo_jax import objectives
+from hacpo_jax.agents import AgentGroup
+from hacpo_jax.rollout import Rollouts, answer, answer_keys
+from hacpo_jax.tasks.problems import step_indices
+from hacpo_jax.training.drawn import Drawn, answer_texts, join
+from hacpo_jax.training.metrics import StepTimes
+from hacpo_jax.training.objective import Feedback, make_objective
+from hacpo_jax.training.rescore import rescore
+from hacpo_jax.training.run import Run
+from hacpo_jax.training.update import LearnerState
+
+
+def draw(
+    run: Run, learners: Sequence[LearnerState], step: int, block: int, times: StepTimes
+) -> tuple[Drawn, np.ndarray, int]:
+    """Everything drawn for one step, and what is learned from.
+
+    With `training.prompt_rounds` above 1, further problems are drawn while fewer than P of them
+    teach any learner something (dynamic sampling, DAPO, arXiv 2503.14476).
+
+    Args:
+      run: the run.
+      learners: state of every group.
+      step: steps done.
+      block: blocks of P problems drawn before in the run.
+      times: where seconds are counted.
+
+    Returns:
+      All answers, the places `[P]` among their problems to learn from, and the next block.
+    """
+    training, rounds = run.config.training, []
+    for _ in range(training.prompt_rounds):
+        indices = step_indices(run.config.seed, len(run.train), training.prompts_per_step, block)
+        rounds.append(_draw_block(run, learners, indices, step, times))
+        block += 1
+        drawn = join(rounds)
+        places, found = choose_prompts(drawn.indices, teaches(run, drawn), len(indices))
+        if found == len(indices):
+            break
+    return drawn, places, block
+
+
+def choose_prompts(indices: np.ndarray, wanted: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Places of `count` different problems: wanted ones first in order, then others in order.
+
+    Args:
+      indices: `[N]` problems, at least `count` different ones; a later pass over the data may
+        bring one again.
+      wanted: bool `[N]`.
+      count: how many to choose.
+
+    Returns:
+      Their places, in order, and how many of them are wanted.
+    """
+    _, first = np.unique(indices, return_index=True)
+    places = np.sort(first)
+    chosen = np.concatenate([places[wanted[places]], places[~wanted[places]]])[:count]
+    return np.sort(chosen), int(wanted[chosen].sum())
+
+
+def teaches(run: Run, drawn: Drawn) -> np.ndarray:
+    """bool `[P]`, the problems whose answers have an advantage, or a rescue, for any learner."""
+    count = len(run.agents)
+    rewards, valid = jnp.asarray(drawn.rewards), jnp.asarray(drawn.valid)
+    feedback = Feedback(rewards, valid, objectives.group_advantages(rewards, valid=valid))
+    solved = jnp.asarray(drawn.successes(run.config.algorithm.max_reward))
+    gate = np.asarray(objectives.success_gate(solved, valid=valid))
+    found = np.zeros(len(drawn.indices), bool)
+    for agent in run.agents:
+        objective, k = make_objective(agent.algorithm, count), agent.index
+        advantages = np.asarray(objective.advantages(feedback, jnp.ones((count, count)), k))
+        used = advantages if agent.algorithm.shares_answers else advantages[k : k + 1]
+        found |= (used != 0).any(axis=(0, 2))
+        if agent.algorithm.rescue_coef:
+            found |= gate[k]
+    return found
+
+
+def _draw_block(
+    run: Run, learners: Sequence[LearnerState], indices: np.ndarray, step: int, times: StepTimes
+) -> Drawn:
+    """Every agent answers; answers are graded while others still draw."""
+    samples = run.config.training.group_size
+    rollouts, texts, gradings = [], {}, {}
+    gaps = np.zeros(len(run.agents)) if run.rescores else None
+    golds = [run.train.examples[i].answer for i in indices for _ in range(samples)]
+    for g, group in enumerate(run.groups):
+        with times.measure("rollout", g):
+            rollouts.append(_answer(run, group, learners[g], indices, step))
+        if gaps is not None:
+            with times.measure("rescore", g):
+                rollouts[g], found = rescore(run, group, learners[g].params, rollouts[g], indices)
+            gaps[group.indices] = found
+        for member, agent in enumerate(group.agents):
+            texts[agent.index] = answer_texts(group, rollouts[g], member)
+            pairs = list(zip(texts[agent.index], golds, strict=True))
+            gradings[agent.index] = run.verifier.submit(pairs)
+    with times.measure("verify"):
+        verdicts = [gradings[agent.index].result() for agent in run.agents]
+    shape = (len(run.agents), len(indices), samples)
+    lengths = np.zeros(shape, int)
+    for group, found in zip(run.groups, rollouts, strict=True):
+        lengths[group.indices] = found.lengths
+    valid = np.array([[v.valid for v in row] for row in verdicts]).reshape(shape)
+    return Drawn(
+        indices=indices,
+        rollouts=tuple(rollouts),
+        texts=tuple(texts[agent.index] for agent in run.agents),
+        rewards=np.array([[v.reward for v in row] for row in verdicts], np.float32).reshape(shape),
+        valid=valid & (lengths > 0),
+        gaps=gaps,
+    )
+
+
+def _answer(
+    run: Run, group: AgentGroup, learner: LearnerState, indices: np.ndarray, step: int
+) -> Rollouts:
+    keys = answer_keys(
+        run.config.seed, group.indices, step, indices.tolist(), run.config.training.group_size
+    )
+    prompts = run.train.prompts(group.indices[0], indices.tolist())
+    max_rows = run.config.sampling.max_rows
+    return answer(learner.params, prompts, keys, run.sampling_spec(group), max_rows=max_rows)
