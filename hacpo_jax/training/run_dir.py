@@ -59,11 +59,15 @@ class RunDirectory:
 
     def rewind(self, step: int) -> None:
         """Forget what was written after `step` steps were done: it will be written again."""
-        _keep_lines(self.path / "metrics.jsonl", lambda row: row["step"] <= step)
+        for name in ("metrics.jsonl", "diagnostics.jsonl"):
+            _keep_lines(self.path / name, lambda row: row["step"] <= step)
         _keep_lines(self.path / "evaluations.jsonl", lambda row: row["step"] < step)
 
     def log_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
         _append(self.path / "metrics.jsonl", rows)
+
+    def log_diagnostics(self, rows: Iterable[dict[str, Any]]) -> None:
+        _append(self.path / "diagnostics.jsonl", rows)
 
     def log_evaluation(self, rows: Iterable[dict[str, Any]]) -> None:
         _append(self.path / "evaluations.jsonl", rows)
@@ -123,8 +127,10 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    with path.open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    lines = [json.dumps(row) + "\n" for row in rows]
+    if lines:
+        with path.open("a") as file:
+            file.writelines(lines)
 
 
 def _keep_lines(path: Path, wanted) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Rollout
 from hacpo_jax.training.batches import LearnerView, mini_batch, update_order
+from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
 from hacpo_jax.training.drawn import answer_drift
 from hacpo_jax.training.gather import learner_views
@@ -43,6 +45,7 @@ class StepResult:
 
     metrics: list[Metrics]  # one per agent
     records: list[Rollout]
+    diagnostics: list[dict[str, Any]]  # one per agent, on the steps that are looked at
 
 
 def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunState, StepResult]:
@@ -72,14 +75,17 @@ def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunStat
     # mini-batch. What is shared is fixed before any update.
     used = drawn.take(chosen)
     exchange = publish(run, records, chosen)
-    learners, metrics = [], {}
+    learners, metrics, diagnostics = [], {}, []
     for g, group in enumerate(run.groups):
         params = state.learners[g].params
-        reference = references[g] if group.algorithm.kl_coef else None
+        reference = references[g] if group.algorithm.kl_coef or is_due(run, step) else None
         with times.measure("share", g):
             views, shared = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
             )
+        if is_due(run, step):
+            with times.measure("diagnose", g):
+                diagnostics += diagnose(run, group, params, views, step)
         with times.measure("update", g):
             learner, updates = _update_group(run, group, state.learners[g], views, state.step)
         learners.append(learner)
@@ -99,7 +105,7 @@ def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunStat
             }
     new_state = RunState(step, blocks, tuple(learners), history)
     rows = [metrics[i] for i in range(len(run.agents))]
-    return new_state, StepResult(rows, [record for own in records for record in own])
+    return new_state, StepResult(rows, [r for own in records for r in own], diagnostics)
 
 
 def _capability_ratio(run: Run, history: np.ndarray, step: int) -> jax.Array:

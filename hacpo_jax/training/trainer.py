@@ -55,7 +55,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
         stack.callback(checkpoints.close)
         state, references = start_or_resume(run, checkpoints, console)
         directory.rewind(state.step)
-        watch = Watch()
+        watch = Watch({agent.name: agent.algorithm for agent in run.agents})
 
         while True:
             if _evaluation_due(config, state.step):
@@ -64,6 +64,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
                 break
             state, result = train_step(run, state, references)
             directory.log_metrics(result.metrics)
+            directory.log_diagnostics(result.diagnostics)
             directory.write_rollouts(state.step, result.records)
             console.step(state.step, result.metrics)
             for warning in watch.warnings(result.metrics, run.verifier.first_error):

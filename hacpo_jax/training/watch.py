@@ -1,8 +1,9 @@
 """Signs in the metrics that a run teaches nothing, told once per agent."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from hacpo_jax.config import Algorithm
 from hacpo_jax.training.metrics import Metrics
 
 WINDOW = 10
@@ -10,9 +11,14 @@ LEAST_CROSS_GRADIENT = 0.1
 
 
 class Watch:
-    """Looks at every step's metrics."""
+    """Looks at every step's metrics.
 
-    def __init__(self):
+    Args:
+      algorithms: of every agent, by name.
+    """
+
+    def __init__(self, algorithms: Mapping[str, Algorithm]):
+        self._algorithms = algorithms
         self._recent: dict[str, deque[float]] = {}
         self._told: set[tuple[str, str]] = set()
 
@@ -38,8 +44,7 @@ class Watch:
         if len(recent) == WINDOW and max(recent) < LEAST_CROSS_GRADIENT:
             yield (
                 f"for {WINDOW} steps fewer than {LEAST_CROSS_GRADIENT:.0%} of its peers' answers "
-                "carried a gradient: their ratios lie outside the bounds; lower "
-                "algorithm.hacpo.clip_low, or algorithm.hacpo.alpha for agents far apart"
+                f"carried a gradient; {self._cause(row)}"
             )
         if row["truncated"] == 1.0:
             yield "every answer was cut off; raise sampling.max_new_tokens"
@@ -47,3 +52,30 @@ class Watch:
             yield f"answers could not be graded and were left out; the first: {grading_error}"
         if row["updates/skipped"]:
             yield "an update was left out because its gradient was not finite; see updates/skipped"
+
+    def _cause(self, row: Metrics) -> str:
+        """Why peers' answers teach an agent little, and what would change that."""
+        algorithm = self._algorithms[str(row["agent"])]
+        ratios = [f"{name.partition('/')[2]} {row[name]:.2f}" for name in _of_peers(row, "ratio/")]
+        clipped = [float(row[name] or 0) for name in _of_peers(row, "clip_fraction/")]
+        if not clipped or max(clipped) < 0.5:
+            return "few of their ratios are clipped: rewards of most problems are all alike"
+        where = f"their mean ratios ({', '.join(ratios)}) lie outside the bounds"
+        if algorithm.name == "hacpo":
+            settings = algorithm.hacpo
+            return (
+                f"{where}, {settings.clip_low:g} to 1: lower algorithm.hacpo.clip_low = "
+                f"{settings.clip_low:g}, or for agents far apart algorithm.hacpo.alpha = "
+                f"{settings.alpha:g}"
+            )
+        section = "gspo" if algorithm.name == "naive" else "grpo"
+        return f"{where}: widen algorithm.{section}.eps_low and eps_high"
+
+
+def _of_peers(row: Metrics, prefix: str) -> list[str]:
+    """Keys of a metric that there is for every peer, where it has a value."""
+    return [
+        name
+        for name, value in row.items()
+        if name.startswith(prefix) and name != prefix + "own" and value is not None
+    ]
