@@ -19,6 +19,10 @@ from hacpo_jax.config.schema import Config, check
 from hacpo_jax.errors import UserError
 
 
+_INHERITED = ("optimizer", "algorithm")
+"""Top-level sections that agents start from."""
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, override, validate.
 
@@ -46,7 +50,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def parse_config(data: dict[str, Any]) -> Config:
     """Validate plain data, which is left as it is; see `load_config`."""
     data = copy.deepcopy(data)
-    for section in ("optimizer", "algorithm"):
+    for section in _INHERITED:
         _inherit(data, section)
     try:
         return check(Config.model_validate(data))
@@ -55,9 +59,32 @@ def parse_config(data: dict[str, Any]) -> Config:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved config as YAML that `load_config` reads back equal."""
-    tree = OmegaConf.create(_without_interpolation(config.model_dump(mode="json")))
+    """Write the resolved config as YAML that `load_config` reads back equal.
+
+    Agents name what differs from the top-level sections alone: an override of those, when the file
+    is read again, reaches the agents too.
+    """
+    data = config.model_dump(mode="json")
+    for agent in data["agents"]:
+        for section in _INHERITED:
+            agent[section] = _difference(agent[section], data[section])
+            if not agent[section]:
+                del agent[section]
+    tree = OmegaConf.create(_without_interpolation(data))
     path.write_text(OmegaConf.to_yaml(tree), encoding="utf-8")
+
+
+def _difference(own: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    """What `merged` needs besides `shared` to give `own`, which has the same keys."""
+    found = {}
+    for key, value in own.items():
+        if isinstance(value, dict):
+            value = _difference(value, shared[key])
+            if value:
+                found[key] = value
+        elif value != shared[key]:
+            found[key] = value
+    return found
 
 
 def _without_interpolation(value: Any) -> Any:

@@ -255,4 +255,9 @@ def test_saving_resolves_inheritance_and_interpolation(plain_file, tmp_path):
     save_config(config, tmp_path / "config.yaml")
     text = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert text["agents"][1]["model"] == "right"
-    assert [agent["optimizer"]["learning_rate"] for agent in text["agents"]] == [0.25, 0.5]
+    assert text["optimizer"]["learning_rate"] == 0.25
+    # Agents hold what differs alone, so that an override of the rest still reaches them.
+    assert [agent.get("optimizer") for agent in text["agents"]] == [None, {"learning_rate": 0.5}]
+    again = load_config(tmp_path / "config.yaml", ["optimizer.beta1=0.5", "algorithm.name=sgt"])
+    assert [agent.optimizer.beta1 for agent in again.agents] == [0.5, 0.5]
+    assert [agent.algorithm.name for agent in again.agents] == ["sgt", "sgt"]
