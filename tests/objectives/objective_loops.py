@@ -26,16 +26,19 @@ def surrogate(r, advantage, eps_low, eps_high):
     return min(r * advantage, min(max(r, 1 - eps_low), 1 + eps_high) * advantage)
 
 
-def gspo(log_probs, mask, behavior, advantages, eps_low=3e-4, eps_high=4e-4):
+def gspo(log_probs, mask, behavior, advantages, eps_low=3e-4, eps_high=4e-4, normalizer=None):
     terms = [
         surrogate(ratio(statistics.fmean(row), b), a, eps_low, eps_high)
         for row, b, a in zip(rows_of(log_probs, mask), behavior, advantages, strict=True)
         if row
     ]
-    return -sum(terms) / len(terms)
+    return -sum(terms) / (normalizer or len(terms))
 
 
-def grpo(log_probs, mask, old, advantages, reduction, eps_low=0.2, eps_high=0.28):
+def grpo(
+    log_probs, mask, old, advantages, reduction="tokens", eps_low=0.2, eps_high=0.28,
+    normalizer=None,
+):  # fmt: skip
     rows = [
         [surrogate(ratio(x, y), a, eps_low, eps_high) for x, y in zip(new, behind, strict=True)]
         for new, behind, a in zip(
@@ -43,14 +46,16 @@ def grpo(log_probs, mask, old, advantages, reduction, eps_low=0.2, eps_high=0.28
         )
         if new
     ]
-    if reduction == "tokens":
-        return -statistics.fmean([term for row in rows for term in row])
-    return -statistics.fmean([statistics.fmean(row) for row in rows])
+    terms = [term for row in rows for term in row]
+    if reduction == "sequences":
+        terms = [statistics.fmean(row) for row in rows]
+    return -sum(terms) / (normalizer or len(terms))
 
 
 def hacpo(
-    log_probs, mask, behavior, advantages, source, *, learner, num_agents, update_index, alpha,
-    clip_low, clip_step, reduction, clip_cross=True, frozen=None,
+    log_probs, mask, behavior, advantages, source, *, learner, num_agents, update_index, alpha=1.0,
+    clip_low=0.8, clip_step=0.025, eps_low=3e-4, eps_high=4e-4, reduction="sources",
+    clip_cross=True, normalizer=None, frozen=None,
 ):  # fmt: skip
     terms = [[] for _ in range(num_agents)]
     frozen_rows = rows_of(log_probs if frozen is None else frozen, mask)
@@ -59,7 +64,7 @@ def hacpo(
             continue
         s = ratio(statistics.fmean(row), behavior[n])
         if source[n] == learner:
-            term = surrogate(s, advantages[n], 3e-4, 4e-4)
+            term = surrogate(s, advantages[n], eps_low, eps_high)
         else:
             held = ratio(statistics.fmean(frozen_rows[n]), behavior[n])
             if clip_cross:
@@ -67,27 +72,28 @@ def hacpo(
                 s, held = min(max(s, low), 1.0), min(max(held, low), 1.0)
             term = s * held**alpha * advantages[n]
         terms[source[n]].append(term)
+    counts = [len(group) for group in terms] if normalizer is None else normalizer
     if reduction == "sources":
-        return -sum(statistics.fmean(group) for group in terms if group)
-    return -statistics.fmean([term for group in terms for term in group])
+        return -sum(sum(group) / n for group, n in zip(terms, counts, strict=True) if group)
+    return -sum(sum(group) for group in terms) / sum(counts)
 
 
-def transfer(log_probs, mask, weight):
+def transfer(log_probs, mask, weight, normalizer=None):
     pairs = [
         (w, -statistics.fmean(row))
         for row, w in zip(rows_of(log_probs, mask), weight, strict=True)
         if row
     ]
-    return sum(w * nll for w, nll in pairs) / sum(w for w, _ in pairs)
+    return sum(w * nll for w, nll in pairs) / (normalizer or sum(w for w, _ in pairs))
 
 
-def kl(log_probs, reference, mask):
+def kl(log_probs, reference, mask, normalizer=None):
     means = []
     for row, ref in zip(rows_of(log_probs, mask), rows_of(reference, mask), strict=True):
-        qs = [min(max(r - x, -10.0), 10.0) for x, r in zip(row, ref, strict=True)]
+        qs = [min(r - x, 10.0) for x, r in zip(row, ref, strict=True)]
         if qs:
             means.append(statistics.fmean([math.exp(q) - q - 1 for q in qs]))
-    return statistics.fmean(means)
+    return sum(means) / (normalizer or len(means))
 
 
 def numeric_gradient(function, log_probs, step=1e-6):

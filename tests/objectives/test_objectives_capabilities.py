@@ -1,7 +1,5 @@
 """Capability, its window and ratio, and the baseline that follows from them."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,23 +93,6 @@ def test_baseline_falls_back_to_the_joint_mean_without_own_valid_samples():
     np.testing.assert_allclose(baseline, [[2 / 3], [2 / 3], [2 / 3]], rtol=1e-6)
     nothing = capability_baseline(rewards, ratio, valid=np.zeros_like(valid))
     assert nothing.tolist() == [[0.0], [0.0], [0.0]]
-
-
-def test_baseline_is_an_unbiased_estimate_of_the_learners_expected_reward():
-    """Theorem 4.1, by Monte Carlo on Bernoulli rewards with the true capability ratio.
-
-    The largest reward is infinite here: the theorem is about the estimate without the fallback.
-    """
-    p = np.array([0.25, 0.6, 0.8])
-    prompts, group = 20_000, 4
-    draws = np.random.default_rng(0).random((3, prompts, group))
-    ratio = np.asarray(capability_ratio(p[None]))
-    baseline = capability_baseline(
-        draws < p[:, None, None], ratio, max_reward=math.inf, valid=np.ones_like(draws)
-    )
-    # Standard error of the mean: each prompt's estimate is a mean over 12 responses.
-    error = np.sqrt((ratio**2 * p * (1 - p)).sum(axis=1) * group) / 12 / np.sqrt(prompts)
-    assert np.all(np.abs(np.asarray(baseline).mean(axis=1) - p) < 4 * error)
 
 
 def test_shapes_are_checked_by_name():

@@ -191,12 +191,14 @@ def test_extreme_log_ratios_are_finite(log_ratio):
     results = _evaluate(batch | {"log_probs": batch["log_probs"] + np.float32(log_ratio)})
     for name, ((loss, metrics), gradient) in results.items():
         assert np.isfinite(loss) and np.isfinite(gradient).all()
-        # Beyond the cap or of a ratio of 0; but a likelihood has no ratio.
-        assert np.any(gradient) == (name == "transfer")
+        # Beyond the cap or of a ratio of 0; but a likelihood has no ratio, and k3 is linear in the
+        # log-ratio of a policy far above its reference.
+        assert np.any(gradient) == (name == "transfer" or (name == "kl" and log_ratio > 0))
         capped = [value for key, value in metrics.items() if key.startswith("capped_fraction")]
         assert all(value == (log_ratio > 0) for value in capped)
-    q = -np.sign(log_ratio) * 10.0
-    np.testing.assert_allclose(results["kl"][0][0], np.exp(q) - q - 1, rtol=1e-5)
+    # A mean over random log-ratios within 0.5 of the given one.
+    expected = np.exp(10) - 11 if log_ratio < 0 else log_ratio - 1
+    np.testing.assert_allclose(results["kl"][0][0], expected, atol=0.5, rtol=1e-5)
 
 
 def test_extreme_ratios_without_the_cross_clip_do_not_leak_into_own_samples():
