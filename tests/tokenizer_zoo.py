@@ -166,6 +166,15 @@ def letters_hf() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
 
 
+def across_words_hf() -> PreTrainedTokenizerFast:
+    """Letters a and b, a space, and "a b" in one token: some vocabularies hold whole phrases."""
+    vocab = {token: id_ for id_, token in enumerate(["<eos>", "a", "b", " ", " b", " a", "a b"])}
+    merges = [("a", " b"), (" ", "b"), (" ", "a")]
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+
+
 _MAKERS = {
     "bpe": lambda: train_bpe([STORY], vocab_size=320),
     "characters": lambda: character_tokenizer([STORY]),

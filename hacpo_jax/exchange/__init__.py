@@ -6,6 +6,7 @@ from hacpo_jax.exchange.records import (
     Outcome,
     Rollout,
     Scalar,
+    Trace,
     read_jsonl,
     write_jsonl,
 )
@@ -14,6 +15,7 @@ from hacpo_jax.exchange.reencode import (
     drift,
     reencode,
     response_texts,
+    token_spans,
     transfer_trace,
 )
 
@@ -24,12 +26,14 @@ __all__ = [
     "Outcome",
     "Rollout",
     "Scalar",
+    "Trace",
     "align_log_probs",
     "alignment_report",
     "drift",
     "read_jsonl",
     "reencode",
     "response_texts",
+    "token_spans",
     "transfer_trace",
     "write_jsonl",
 ]

@@ -64,8 +64,9 @@ def align_log_probs(
     The text is cut where both tokenizations have a token boundary and, at "word", a word starts (a
     run of whitespace and the run of other characters after it). Within a segment the source's
     log-probs are summed and shared evenly by the target's tokens, so each segment keeps its mass.
-    An end token is given as an empty span at the end of the text, on both sides, and is a segment
-    of its own. Source: Mutual RL, arXiv 2605.07244. Time is linear in the length of the text.
+    An end token is given as an empty span at the end of the text, the last on both sides, and is a
+    segment of its own. Equal tokenizations give the identity at "token". Source: Mutual RL, arXiv
+    2605.07244. Time is linear in the length of the text.
 
     Args:
       text: the response, without the end token.
@@ -76,7 +77,8 @@ def align_log_probs(
       granularity: "word", or "token": cut at every common boundary.
 
     Returns:
-      Log-probs of the target's tokens, float64, [T].
+      Log-probs of the target's tokens, float64, [T]. (Where the text is empty, source tokens
+      before the end token have no counterpart and are left out.)
 
     Raises:
       ValueError: spans that do not tile the text, or numbers of spans and log-probs that differ.
@@ -87,11 +89,12 @@ def align_log_probs(
         raise ValueError(
             f"source_log_probs must have shape ({len(source)},), got {log_probs.shape}"
         )
-    segment = _segments(text, source, target, granularity)  # [bytes + 1]
-    source_segment, target_segment = segment[source[:, 0]], segment[target[:, 0]]  # [S], [T]
-    mass = np.bincount(source_segment, weights=log_probs, minlength=segment[-1] + 1)
-    share = np.bincount(target_segment, minlength=segment[-1] + 1)
-    return mass[target_segment] / share[target_segment]
+    _, of_source, of_target = _segments(text, source, target, granularity)
+    # Tokens without text share a position with others, so that segments cannot tell them apart.
+    if granularity == "token" and np.array_equal(source, target):
+        return log_probs.copy()
+    mass = np.bincount(of_source, weights=log_probs, minlength=1 + of_target.max(initial=0))
+    return mass[of_target] / np.bincount(of_target)[of_target]
 
 
 def alignment_report(
@@ -99,12 +102,12 @@ def alignment_report(
 ) -> AlignmentReport:
     """How coarse an alignment is; arguments and errors as in `align_log_probs`."""
     source, target = _array(source_spans), _array(target_spans)
-    segment = _segments(text, source, target, granularity)
+    segment, _, of_target = _segments(text, source, target, granularity)
     # A word that starts at a segment's first byte is its first; any other is one more.
     first_byte = np.diff(segment, prepend=-1)[:-1] > 0
     crossed = segment[:-1][_word_starts(text) & ~first_byte]
     return AlignmentReport(
-        segments=len(np.unique(segment[target[:, 0]])),
+        segments=len(np.unique(of_target)),
         several_words=len(np.unique(crossed)),
         source_tokens=len(source),
         target_tokens=len(target),
@@ -113,22 +116,31 @@ def alignment_report(
 
 def _segments(
     text: str, source: np.ndarray, target: np.ndarray, granularity: Granularity
-) -> np.ndarray:
-    """Index of the segment that a token starting at each byte, or at the end, belongs to."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Index of the segment that each byte, source token and target token belongs to.
+
+    The first has one entry more, for tokens without text that come last.
+    """
     if granularity not in ("word", "token"):
         raise ValueError(f"granularity must be word or token, got {granularity!r}")
     size = len(text.encode(errors="surrogatepass"))
-    cut = np.ones(size + 1, dtype=bool)
-    for name, spans in (("source", source), ("target", target)):
-        cut &= _starts(name, spans, size)
+    ended = all(len(spans) and (spans[-1] == size).all() for spans in (source, target))
+    if ended:
+        source, target = source[:-1], target[:-1]
+    cut = _starts("source", source, size) & _starts("target", target, size)
     if granularity == "word":
         cut[:-1] &= _word_starts(text)
     cut[0] = True
-    return np.cumsum(cut) - 1
+    segment = np.cumsum(cut) - 1
+    end = segment[-1:] + 1 if ended else segment[:0]
+    of_source, of_target = (
+        np.concatenate([segment[spans[:, 0]], end]) for spans in (source, target)
+    )
+    return segment, of_source, of_target
 
 
 def _starts(name: str, spans: np.ndarray, size: int) -> np.ndarray:
-    """Mask of the byte positions at which a token starts; the last is that of an end token."""
+    """Mask of the byte positions at which a token starts, the end of the text included."""
     ends = np.concatenate([[0], spans[:, 1]])
     if (spans[:, 0] != ends[:-1]).any() or (spans[:, 0] > spans[:, 1]).any() or ends[-1] != size:
         raise ValueError(f"{name}_spans must tile the {size} bytes of the text in order")

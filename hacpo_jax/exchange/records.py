@@ -79,30 +79,51 @@ class Rollout(Outcome):
       prompt: the prompt's text.
       behavior_mean_log_prob: mean log-prob of `tokens` under the policy that drew them, nats.
       behavior_mean_log_prob_without_eos: the same over the tokens before the end token.
-      log_probs: log-prob of each of `tokens`, for token-level ratios; or None.
+      group_advantage: its advantage among its source's own answers to the prompt.
     """
 
     prompt: str
     behavior_mean_log_prob: float
     behavior_mean_log_prob_without_eos: float
-    log_probs: tuple[float, ...] | None = None
+    group_advantage: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace(Rollout):
+    """A response with the log-prob of every token, for token-level ratios (PRP's `thl_peer`).
+
+    Attributes:
+      log_probs: of each of `tokens`, nats.
+      spans: bytes [start, end) of `response` in UTF-8 that each of `tokens` stands for; empty at
+        the end for an end token.
+    """
+
+    log_probs: tuple[float, ...]
+    spans: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
         Outcome.__post_init__(self)
-        if self.log_probs is not None and len(self.log_probs) != len(self.tokens):
-            raise ValueError(
-                f"log_probs must have one value per token, got {len(self.log_probs)} values and "
-                f"{len(self.tokens)} tokens"
-            )
+        for name in ("log_probs", "spans"):
+            count = len(getattr(self, name))
+            if count != len(self.tokens):
+                raise ValueError(
+                    f"{name} must have one value per token, got {count} values and "
+                    f"{len(self.tokens)} tokens"
+                )
 
 
 RecordT = TypeVar("RecordT", bound=Scalar)
-_RECORD_TYPES = {"scalar": Scalar, "outcome": Outcome, "rollout": Rollout}
+_RECORD_TYPES = {"scalar": Scalar, "outcome": Outcome, "rollout": Rollout, "trace": Trace}
 
 
-def _tuple(values: Sequence | np.ndarray | None) -> tuple | None:
+def _tuple(values: Sequence | np.ndarray) -> tuple:
     plain = isinstance(values, tuple) and not (values and isinstance(values[0], np.generic))
-    return values if plain or values is None else tuple(np.asarray(values).tolist())  # type: ignore[return-value]
+    return values if plain else tuple(np.asarray(values).tolist())  # type: ignore[return-value]
+
+
+def _spans(values: Sequence | np.ndarray) -> tuple[tuple[int, int], ...]:
+    plain = len(values) > 0 and isinstance(values[0], tuple) and type(values[0][0]) is int
+    return tuple(values) if plain else tuple((int(start), int(end)) for start, end in values)
 
 
 _CONVERT = {
@@ -114,12 +135,16 @@ _CONVERT = {
     "tokens": _tuple,
     "behavior_mean_log_prob": float,
     "behavior_mean_log_prob_without_eos": float,
+    "group_advantage": float,
     "log_probs": _tuple,
+    "spans": _spans,
 }
 
 
 def view(record: Scalar, record_type: type[RecordT]) -> RecordT:
     """The record narrowed to exactly `record_type`, everything else left behind."""
+    if type(record) is record_type:
+        return record
     names = [field.name for field in dataclasses.fields(record_type)]
     return record_type(**{name: getattr(record, name) for name in names})
 
@@ -138,10 +163,10 @@ class Exchange:
         if len(set(agents)) != len(agents):
             raise ValueError(f"agents must have different names, got {list(agents)}")
         self._agents = tuple(agents)
-        self._records: dict[str, tuple[Rollout, ...]] = {}
+        self._records: dict[str, tuple[Scalar, ...]] = {}
         self._lock = threading.Lock()
 
-    def publish(self, source: str, records: Iterable[Rollout]) -> None:
+    def publish(self, source: str, records: Iterable[Scalar]) -> None:
         """Hands in everything that `source` drew in this step.
 
         Raises:
@@ -164,12 +189,13 @@ class Exchange:
         """All records of the step as `record_type`: by agent, then as published.
 
         Args:
-          record_type: `Scalar`, `Outcome` or `Rollout`: the learner gets no field beyond it.
+          record_type: `Scalar`, `Outcome`, `Rollout` or `Trace`: the learner gets no field beyond
+            it.
           learner: who collects.
           own: whether its own records are included.
 
         Raises:
-          ValueError: an unknown learner, or agents that have not published yet.
+          ValueError: an unknown learner, agents that have not published yet, or published less.
         """
         self._check(learner)
         with self._lock:
@@ -178,7 +204,19 @@ class Exchange:
                 raise ValueError(f"agents {missing} have not published yet")
             sources = [name for name in self._agents if own or name != learner]
             records = [record for name in sources for record in self._records[name]]
+        for record in records:
+            if not isinstance(record, record_type):
+                raise ValueError(
+                    f"learner {learner!r} needs a {record_type.__name__} of each response and "
+                    f"{record.source!r} published a {type(record).__name__}"
+                )
         return tuple(view(record, record_type) for record in records)
+
+    def own(self, agent: str) -> tuple[Scalar, ...]:
+        """What an agent itself has published in this step, whole."""
+        self._check(agent)
+        with self._lock:
+            return self._records.get(agent, ())
 
     def clear(self) -> None:
         """Forgets all records: the step is over."""
@@ -223,7 +261,7 @@ def read_jsonl(path: str | Path) -> list[Scalar]:
             try:
                 entry = json.loads(line)
                 record_type = _RECORD_TYPES[entry.pop("record")]
-                if entry.get("log_probs") is not None:
+                if "log_probs" in entry:
                     entry["log_probs"] = tuple(float(x) for x in entry["log_probs"])
                 records.append(record_type(**entry))
             except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,9 +12,12 @@ from hacpo_jax.exchange.align import (
     align_log_probs,
     alignment_report,
 )
+from hacpo_jax.exchange.records import Trace
 
 if TYPE_CHECKING:
     from hacpo_jax.agents.tokenizer import Tokenizer
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -89,42 +92,54 @@ def reencode(
     ]
 
 
+def token_spans(tokenizer: "Tokenizer", ids: Sequence[int], *, ended: bool) -> list[Span]:
+    """Bytes of a response's text that each of its ids stands for; see `Trace.spans`.
+
+    Args:
+      tokenizer: the source's.
+      ids: its ids as drawn.
+      ended: whether the finish reason is "stop".
+    """
+    (body,) = _bodies(tokenizer, [ids], [ended])
+    text, spans = tokenizer.decode_with_spans(body)
+    return [*spans, *[_end(text)] * (len(ids) - len(body))]
+
+
 def transfer_trace(
-    source: "Tokenizer",
-    learner: "Tokenizer",
-    source_ids: Sequence[int],
-    log_probs: Sequence[float],
-    *,
-    ended: bool,
-    granularity: Granularity = "word",
+    trace: Trace, source: "Tokenizer", learner: "Tokenizer", granularity: Granularity = "word"
 ) -> tuple[list[int], np.ndarray, AlignmentReport]:
     """One response and its token log-probs in the learner's tokens (PRP's `thl_peer`).
 
     Args:
+      trace: the response.
       source, learner: the tokenizers.
-      source_ids: the source's ids as drawn.
-      log_probs: the log-prob of each, nats.
-      ended: whether the finish reason is "stop".
       granularity: see `align_log_probs`.
 
     Returns:
       The ids that `reencode` gives, their log-probs (float64), and the alignment's counts. If the
       learner has no token for the text (it drops all of it), the log-probs are empty too.
     """
-    (body,) = _bodies(source, [source_ids], [ended])
-    text, source_spans = source.decode_with_spans(body)
+    ended = trace.finish_reason == "stop"
+    (body,) = _bodies(source, [trace.tokens], [ended])
+    text, log_probs = trace.response, trace.log_probs
+    source_spans = list(trace.spans[: len(body)])
     if source.vocabulary_fingerprint == learner.vocabulary_fingerprint:
         ids, spans = list(body), source_spans
     else:
         ids, spans = learner.encode_with_spans(text)
     if text and not ids:
         text, source_spans, log_probs = "", [], log_probs[len(body) :]
-    if len(body) < len(source_ids):
-        # The end token takes no byte of the text: an empty span at its end.
-        end = (len(text.encode()), len(text.encode()))
-        ids, spans, source_spans = [*ids, learner.eos_id], [*spans, end], [*source_spans, end]
+    if len(body) < len(trace.tokens):
+        same = source.fingerprint == learner.fingerprint
+        ids = [*ids, trace.tokens[-1] if same else learner.eos_id]
+        spans, source_spans = [*spans, _end(text)], [*source_spans, _end(text)]
     aligned = align_log_probs(text, source_spans, log_probs, spans, granularity)
     return ids, aligned, alignment_report(text, source_spans, spans, granularity)
+
+
+def _end(text: str) -> Span:
+    """An end token takes no byte of the text: an empty span at its end."""
+    return (len(text.encode()), len(text.encode()))
 
 
 def drift(

@@ -9,45 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_zoo import TEXTS
+from traces import slow_align, slow_masses, slow_segments
 
 from hacpo_jax.exchange import AlignmentReport, align_log_probs, alignment_report
 
 
-def slow_segments(text, source, target, granularity):
-    """The definition, read aloud: byte positions at which a segment starts."""
-    words, position, after_space = {0}, 0, True
-    for character in text:
-        if character.isspace() and not after_space:
-            words.add(position)
-        after_space = character.isspace()
-        position += len(character.encode())
-    if text[-1:].isspace() and len(words) > 1:  # the whitespace at the end starts no word
-        words.discard(len(text.rstrip().encode()))
-    common = {s for s, _ in source} & {s for s, _ in target}
-    return sorted((common & words if granularity == "word" else common) | {0})
-
-
-def slow_align(text, source, log_probs, target, granularity):
-    cuts = slow_segments(text, source, target, granularity)
-    owner = lambda span: sum(cut <= span[0] for cut in cuts)  # noqa: E731
-    result = []
-    for span in target:
-        mates = [other for other in target if owner(other) == owner(span)]
-        mass = sum(x for x, s in zip(log_probs, source, strict=True) if owner(s) == owner(span))
-        result.append(mass / len(mates))
-    return result
-
-
 def tiling(size: int, cuts) -> list[tuple[int, int]]:
-    edges = [0, *sorted({cut % size for cut in cuts} - {0}), size]
-    return list(pairwise(edges))
+    """Spans of [0, size), empty ones where a cut is repeated: tokens that stand for no text."""
+    return list(pairwise([0, *sorted(cut % (size + 1) for cut in cuts), size]))
 
 
 @st.composite
 def cases(draw):
+    """A text, two tokenizations of it with or without an end token, and log-probs of the first."""
     text = draw(TEXTS.filter(bool))
+    size = len(text.encode())
     cuts = st.lists(st.integers(0, 400), max_size=30)
-    source, target = (tiling(len(text.encode()), draw(cuts)) for _ in range(2))
+    source, target = (tiling(size, draw(cuts)) for _ in range(2))
+    # An empty span at the end of both would be an end token.
+    if source[-1] == target[-1] == (size, size):
+        target = [(start, end) for start, end in target if start < size]
     log_probs = [draw(st.floats(-20, 0)) for _ in source]
     return text, source, log_probs, target, draw(st.sampled_from(["word", "token"]))
 
@@ -59,16 +40,27 @@ def test_every_segment_keeps_its_mass(case):
     aligned = align_log_probs(*case)
     np.testing.assert_allclose(aligned, slow_align(*case), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(aligned.sum(), sum(log_probs), rtol=1e-12, atol=1e-12)
-    cuts = [*slow_segments(text, source, target, granularity), len(text.encode())]
-    for start, end in pairwise(cuts):
-        before = sum(x for x, s in zip(log_probs, source, strict=True) if start <= s[0] < end)
-        after = sum(x for x, s in zip(aligned, target, strict=True) if start <= s[0] < end)
-        np.testing.assert_allclose(after, before, rtol=1e-12, atol=1e-12)
+    cuts = slow_segments(text, source, target, granularity)
+    before, after = slow_masses(cuts, source, log_probs), slow_masses(cuts, target, aligned)
+    np.testing.assert_allclose(after, before, rtol=1e-12, atol=1e-12)
+
+
+@given(cases(), st.floats(-20, 0))
+@settings(deadline=None)
+def test_an_end_token_changes_nothing_before_it(case, last):
+    text, source, log_probs, target, granularity = case
+    end = [(len(text.encode()),) * 2]
+    with_end = align_log_probs(
+        text, [*source, *end], [*log_probs, last], [*target, *end], granularity
+    )
+    assert with_end[-1] == last
+    np.testing.assert_allclose(with_end[:-1], slow_align(*case), rtol=1e-12, atol=1e-12)
 
 
 @given(cases())
 @settings(deadline=None)
 def test_equal_tokenizers_give_the_identity_by_token(case):
+    """Also for tokens without text, which share their place with others."""
     text, source, log_probs, _, _ = case
     np.testing.assert_array_equal(
         align_log_probs(text, source, log_probs, source, "token"), log_probs
@@ -122,6 +114,27 @@ def test_an_id_without_text_keeps_its_mass():
     np.testing.assert_array_equal(aligned, [-1.0, -6.0])
 
 
+def test_an_id_without_text_takes_nothing_from_the_end_token():
+    """An unknown id before the end token: its mass stays with the text, where there is any."""
+    source = [(0, 2), (2, 2), (2, 2)]
+    for granularity in ("word", "token"):
+        aligned = align_log_probs(
+            "ab", source, [-1.0, -2.0, -4.0], [(0, 1), (1, 2), (2, 2)], granularity
+        )
+        np.testing.assert_array_equal(aligned, [-1.5, -1.5, -4.0])
+    alone = align_log_probs("", [(0, 0), (0, 0)], [-2.0, -4.0], [(0, 0)])
+    np.testing.assert_array_equal(alone, [-4.0])
+
+
+def test_impossible_log_probs_stay_in_their_segment():
+    """What is minus infinity or no number spoils its own word only."""
+    spans = [(0, 1), (1, 3), (3, 5)]
+    aligned = align_log_probs("a b c", spans, [-1.0, -np.inf, -2.0], spans)
+    np.testing.assert_array_equal(aligned, [-1.0, -np.inf, -2.0])
+    aligned = align_log_probs("a b c", spans, [np.nan, -1.0, -2.0], spans)
+    np.testing.assert_array_equal(aligned, [np.nan, -1.0, -2.0])
+
+
 def test_nothing_aligns_to_nothing():
     assert align_log_probs("", [], [], []).shape == (0,)
 
@@ -130,6 +143,8 @@ def test_spans_must_tile_the_text():
     for bad in ([(0, 1)], [(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 4)], [(1, 3)], []):
         with pytest.raises(ValueError, match="target_spans must tile the 3 bytes"):
             align_log_probs("abc", [(0, 3)], [-1.0], bad)
+    with pytest.raises(ValueError, match="must tile the 3 bytes"):
+        align_log_probs("abc", [(0, 3), (3, 4)], [-1.0, -1.0], [(0, 3), (3, 4)])
     with pytest.raises(ValueError, match="source_spans must tile"):
         align_log_probs("é", [(0, 1)], [-1.0], [(0, 2)])
     with pytest.raises(ValueError, match=r"shape \(1,\), got \(2,\)"):
