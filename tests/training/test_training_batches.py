@@ -2,6 +2,7 @@
 
 import types
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,6 @@ from hacpo_jax.training.batches import (
     mini_batch,
     pad_prompts,
     pad_responses,
-    stack,
     update_order,
 )
 from hacpo_jax.training.run import Run
@@ -124,14 +124,16 @@ def paper_config(name: str, **algorithm):
 
 @pytest.mark.parametrize(
     ("name", "order", "updates"),
-    [("hacpo", "own_first", 4), ("hacpo", "mixed", 4), ("naive", "own_first", 4)]
-    + [(name, "own_first", 2) for name in ("gspo", "grpo")],
+    [("hacpo", "own_first", 4), ("hacpo", "mixed", 4)]
+    + [(name, "own_first", 4) for name in ("naive", "prp")]
+    + [(name, "own_first", 2) for name in ("gspo", "grpo", "xgrpo", "sgt")],
 )
 def test_the_example_of_the_paper(name, order, updates):
     """128 prompts, mini-batch 64, G = 8, A = 2: 4 updates of 512 sequences; a baseline gets 2."""
     config = paper_config(name, minibatch_order=order)
     run = types.SimpleNamespace(config=config, agents=(0, 1))
-    assert Run.updates_per_step.fget(run) == updates  # type: ignore[attr-defined]
+    group = types.SimpleNamespace(algorithm=config.algorithm)
+    assert Run.updates_per_step(run, group) == updates  # type: ignore[arg-type]
     training, algorithm = config.training, config.algorithm
     pairs = update_order(
         0,
@@ -147,7 +149,7 @@ def test_the_example_of_the_paper(name, order, updates):
         assert [set(update[:, 0].tolist()) for update in pairs] == [{0}, {0}, {1}, {1}]
 
 
-def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1) -> LearnerView:
+def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1, weight=None) -> LearnerView:
     """Every number tells its own place."""
     shape = (num_agents, num_prompts, samples)
     place = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -160,19 +162,21 @@ def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1) -> Learn
         response_lengths=(1 + place % width).astype(np.int32),
         advantages=place / 10,
         behavior_mean_log_prob=-place,
-        old_log_probs=-tokens[learner].astype(np.float32) - 0.5,
+        old_log_probs=-tokens.astype(np.float32) - 0.5,
         reference_log_probs=-tokens[learner].astype(np.float32) - 0.25,
+        transfer_weight=np.zeros(shape, np.float32) if weight is None else weight,
+        transfer_lengths=(1 + (place + 1) % width).astype(np.int32),
     )
 
 
 def test_rows_of_a_mini_batch_are_those_of_its_groups():
     view = view_of()
     pairs = np.array([[1, 2], [0, 0], [1, 1]])
-    batch = mini_batch(view, pairs, micro_batch_rows=4)
-    assert batch.source.shape == (2, 4)
+    batch = mini_batch([view], [pairs], micro_batch_rows=4)
+    assert batch.source.shape == (1, 2, 4)
 
     def row(values, i):
-        return values.reshape(8, *values.shape[2:])[i]
+        return values.reshape(8, *values.shape[3:])[i]
 
     for i, (j, p, g) in enumerate((j, p, g) for j, p in pairs for g in range(2)):
         answers = batch.answers
@@ -183,20 +187,21 @@ def test_rows_of_a_mini_batch_are_those_of_its_groups():
         assert row(batch.source, i) == j
         assert row(batch.advantages, i) == view.advantages[j, p, g]
         assert row(batch.behavior_mean_log_prob, i) == view.behavior_mean_log_prob[j, p, g]
-        own = j == view.learner
-        for name in ("old_log_probs", "reference_log_probs"):
-            expected = getattr(view, name)[p, g] if own else np.zeros(5)
-            np.testing.assert_array_equal(row(getattr(batch, name), i), expected)
+        np.testing.assert_array_equal(row(batch.old_log_probs, i), view.old_log_probs[j, p, g])
+        expected = view.reference_log_probs[p, g] if j == view.learner else np.zeros(5)
+        np.testing.assert_array_equal(row(batch.reference_log_probs, i), expected)
+        assert row(batch.transfer_weight, i) == 0
     # Rows that fill up the last micro-batch have a prompt of one token and no answer.
-    assert batch.answers.response_lengths[1, 2:].tolist() == [0, 0]
-    assert batch.answers.prompt_lengths[1, 2:].tolist() == [1, 1]
-    assert not batch.answers.mask[1, 2:].any()
+    assert batch.answers.response_lengths[0, 1, 2:].tolist() == [0, 0]
+    assert batch.answers.prompt_lengths[0, 1, 2:].tolist() == [1, 1]
+    assert not batch.answers.mask[0, 1, 2:].any()
 
 
 @given(rows=st.integers(1, 20))
 def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
-    batch = mini_batch(view_of(), np.array([[1, 2], [0, 0], [1, 1]]), micro_batch_rows=rows)
-    count, size = batch.source.shape
+    pairs = np.array([[1, 2], [0, 0], [1, 1]])
+    batch = mini_batch([view_of()], [pairs], micro_batch_rows=rows)
+    _, count, size = batch.source.shape
     assert size == min(rows, 6)
     assert 6 <= count * size < 6 + size
     assert (batch.answers.response_lengths > 0).sum() == 6
@@ -204,10 +209,12 @@ def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
 
 def test_learners_of_a_group_are_stacked():
     pairs = np.array([[0, 1], [1, 0]])
-    one, two = (mini_batch(view_of(learner=k), pairs, 4) for k in (0, 1))
-    both = stack([one, two])
-    np.testing.assert_array_equal(both.old_log_probs[0], one.old_log_probs)
-    np.testing.assert_array_equal(both.old_log_probs[1], two.old_log_probs)
+    views = [view_of(learner=k) for k in (0, 1)]
+    alone = [mini_batch([view], [pairs[::step]], 4) for view, step in zip(views, (1, -1), strict=True)]
+    both = mini_batch(views, [pairs, pairs[::-1]], 4)
+    for k, one in enumerate(alone):
+        for mine, its in zip(jax.tree.leaves(both), jax.tree.leaves(one), strict=True):
+            np.testing.assert_array_equal(mine[k], its[0])
 
 
 def test_padding_of_prompts_and_answers():

@@ -28,11 +28,11 @@ def state_of(*learners, step=0, window=3) -> RunState:
     history = np.linspace(0, 1, 2 * window, dtype=np.float32).reshape(window, 2)
     history[0] = np.nan
     learners = tuple(jax.tree.map(jax.numpy.array, learner) for learner in learners)
-    return RunState(step, learners, history)
+    return RunState(step, 3 * step + 1, learners, history)
 
 
 def assert_equal(found: RunState, expected: RunState) -> None:
-    assert found.step == expected.step
+    assert (found.step, found.blocks) == (expected.step, expected.blocks)
     np.testing.assert_array_equal(found.history, expected.history)
     pairs = zip(jax.tree.leaves(found.learners), jax.tree.leaves(expected.learners), strict=True)
     for a, b in pairs:
@@ -66,7 +66,7 @@ def test_a_state_comes_back_bit_for_bit_though_its_buffers_are_reused_at_once(tm
     assert again.latest() == 41
     restored = again.restore(state_of(*saved), 41)
     again.close()
-    assert_equal(restored, RunState(41, saved, state.history))
+    assert_equal(restored, RunState(41, 124, saved, state.history))
     assert all(isinstance(learner, LearnerState) for learner in restored.learners)
 
 

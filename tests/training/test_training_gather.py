@@ -1,107 +1,8 @@
 """What a learner sees of all agents' answers, in its own tokens."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from tiny_runs import tiny_config
-
-from hacpo_jax.exchange import Exchange
-from hacpo_jax.rollout import Rollouts
-from hacpo_jax.training.gather import Feedback, answer_texts, learner_views, make_records
-from hacpo_jax.training.run import Run, prepare
-
-P, G, C = 2, 3, 4
-INDICES = np.array([5, 1])
-
-
-def run_of(**algorithm) -> Run:
-    return prepare(tiny_config("unused", algorithm={"name": "hacpo", **algorithm}))
-
-
-def tokens_of(run: Run, agent: int, text: str, *, ended: bool) -> list[int]:
-    """One token per byte or character, which is not how a text would be encoded."""
-    tokenizer = run.agents[agent].tokenizer
-    ids = [token for character in text for (token,) in tokenizer.encode_texts([character])]
-    return [*ids, tokenizer.eos_id] if ended else ids
-
-
-# Per agent, P * G answers: text and whether the agent ended it.
-TEXTS = {
-    0: [("12", True), ("8", True), ("1234", False), ("", True), ("7", True), ("99", True)],
-    1: [("What", False), ("5", True), ("Wh", True), ("12", True), ("", True), ("3?", True)],
-    2: [("0", True), ("1", True), ("2", True), ("3", True), ("4444", False), ("5", True)],
-}
-VALID = np.ones((3, P, G), bool)
-VALID[1, 0, 1] = VALID[0, 1, 2] = False
-
-
-@dataclasses.dataclass
-class Step:
-    """A step's answers with distinct made-up log-probs, rewards and advantages."""
-
-    run: Run
-
-    def __post_init__(self):
-        run, rng = self.run, np.random.default_rng(0)
-        self.ids = {
-            a: [tokens_of(run, a, text, ended=ended) for text, ended in rows]
-            for a, rows in TEXTS.items()
-        }
-        self.log_probs = {
-            a: [-rng.random(len(row)).astype(np.float32) for row in rows]
-            for a, rows in self.ids.items()
-        }
-        self.rewards = rng.integers(0, 2, (3, P, G)).astype(np.float32)
-        self.advantages = rng.normal(size=(3, 3, P, G)).astype(np.float32)
-        self.feedback = Feedback(self.rewards, VALID, self.advantages)
-        self.rollouts = [self._rollouts(group.indices) for group in run.groups]
-        self.exchange = Exchange([agent.name for agent in run.agents])
-        self.records = {}
-        for group, rollouts in zip(run.groups, self.rollouts, strict=True):
-            for member, agent in enumerate(group.agents):
-                texts = answer_texts(group, rollouts, member)
-                self.records[agent.index] = make_records(
-                    run, group, member, rollouts, texts, self.feedback, INDICES, 7
-                )
-                self.exchange.publish(agent.name, self.records[agent.index])
-
-    def _rollouts(self, agents) -> Rollouts:
-        tokens = np.zeros((len(agents), P * G, C), np.int32)
-        log_probs = np.zeros(tokens.shape, np.float32)
-        lengths = np.zeros(tokens.shape[:2], np.int32)
-        for member, agent in enumerate(agents):
-            for i, (ids, values) in enumerate(
-                zip(self.ids[agent], self.log_probs[agent], strict=True)
-            ):
-                tokens[member, i, : len(ids)] = ids
-                log_probs[member, i, : len(ids)] = values
-                lengths[member, i] = len(ids)
-        stopped = np.array([[ended for _, ended in TEXTS[agent]] for agent in agents])
-        shape = (len(agents), P, G)
-        return Rollouts(
-            tokens=tokens.reshape(*shape, C),
-            log_probs=log_probs.reshape(*shape, C),
-            lengths=lengths.reshape(shape),
-            stopped=stopped.reshape(shape),
-        )
-
-    def views(self, group: int):
-        return learner_views(
-            self.run,
-            self.run.groups[group],
-            self.rollouts[group],
-            None,
-            self.exchange,
-            self.feedback,
-            INDICES,
-        )
-
-
-def answer(view, agent: int, number: int) -> list[int]:
-    """Ids of one answer as a learner trains on it."""
-    place = (agent, *divmod(number, G))
-    return view.responses[place][: view.response_lengths[place]].tolist()
+from made_step import INDICES, RATIO, TEXTS, VALID, G, P, Step, answer, run_of
 
 
 def test_groups_of_the_run():
@@ -124,7 +25,7 @@ def test_records_say_what_happened():
             assert record.prompt_id == step.run.train.examples[INDICES[p]].id
             assert record.prompt == step.run.train.texts[INDICES[p]]
             assert record.reward == step.rewards[agent, p, g]
-            assert record.success == (record.reward == 1)
+            assert record.success == (record.reward == 1 and record.valid)
             assert record.valid == VALID[agent, p, g]
             assert record.behavior_mean_log_prob == pytest.approx(values.mean(), rel=1e-5)
             without = body.mean() if len(body) else 0.0
@@ -161,6 +62,22 @@ def test_own_samples_keep_their_ids_and_peers_are_encoded_anew():
                     assert answer(learner_view, source, i) == ids
 
 
+def hacpo_advantages(rewards, k: int) -> np.ndarray:
+    """Equations 6, 7 and 10 of HACPO in loops over valid answers."""
+    found = np.zeros((3, P, G))
+    for p in range(P):
+        pairs = [(j, r) for j in range(3) for r in rewards[j, p][VALID[j, p]].astype(float)]
+        if len({r for _, r in pairs}) < 2:
+            continue
+        mean = sum(RATIO[k, j] * r for j, r in pairs) / len(pairs)
+        if mean > 1:
+            mean = rewards[k, p][VALID[k, p]].mean()
+        deviation = np.std([r for _, r in pairs], ddof=1)
+        for j in range(3):
+            found[j, p] = (rewards[j, p] - mean) / (deviation + 1e-6) * RATIO[j, k]
+    return np.where(VALID, found, 0)
+
+
 def test_prompts_advantages_and_behaviour_belong_to_learner_and_source():
     step = Step(run_of())
     for group in (0, 1):
@@ -170,18 +87,21 @@ def test_prompts_advantages_and_behaviour_belong_to_learner_and_source():
             prompts = step.run.train.prompts(view.learner, INDICES.tolist())
             for row, length, ids in zip(view.prompts, view.prompt_lengths, prompts, strict=True):
                 assert row[len(row) - length :].tolist() == list(ids)
-            np.testing.assert_array_equal(view.advantages, step.advantages[view.learner])
+            expected = hacpo_advantages(step.rewards, view.learner)
+            np.testing.assert_allclose(view.advantages, expected, rtol=1e-4, atol=1e-5)
             for source in range(3):
                 means = [values.mean() for values in step.log_probs[source]]
                 np.testing.assert_allclose(
                     view.behavior_mean_log_prob[source].reshape(-1), means, rtol=1e-5
                 )
-            own = view.old_log_probs.reshape(P * G, -1)
+            own = view.old_log_probs[view.learner].reshape(P * G, -1)
             for row, values in zip(own, step.log_probs[view.learner], strict=True):
                 assert row[: len(values)].tolist() == values.tolist()
                 assert not row[len(values) :].any()
-            assert view.old_log_probs.shape == view.reference_log_probs.shape
-            assert view.old_log_probs.shape[-1] == view.responses.shape[-1]
+            # Sequence ratios need no token of a peer's behaviour.
+            assert not np.delete(view.old_log_probs, view.learner, axis=0).any()
+            assert view.old_log_probs.shape == view.responses.shape
+            assert view.reference_log_probs.shape == view.responses.shape[1:]
             assert not view.reference_log_probs.any()
 
 
@@ -210,25 +130,32 @@ def test_the_end_token_can_be_left_out_of_cross_ratios_on_both_sides():
     assert view.behavior_mean_log_prob[1, 0, 2] == pytest.approx(step.log_probs[1][2].mean())
 
 
-def test_too_long_answers_of_peers_are_left_out_and_counted():
+@pytest.mark.parametrize("learner", [0, 1, 2])
+def test_too_long_answers_of_peers_are_left_out_and_counted(learner):
+    """Own answers may be as long as they are."""
     step = Step(run_of(max_peer_tokens=3))
-    views, report = step.views(0)
-    # "What" in four characters; own answers and those of the group may be as long.
-    assert answer(views[0], 1, 0) == []
-    assert answer(views[0], 0, 2) == step.ids[0][2]
-    assert answer(views[1], 0, 2) == step.ids[0][2]
-    assert report["peer/dropped"] == pytest.approx(1 / 6)
-    characters = [len(text) + ended for text, ended in TEXTS[1]]
-    assert report["peer/length_ratio"] == sum(characters) / sum(map(len, step.ids[1]))
-    (view,), report = step.views(1)
-    digits = [len(text) + ended for source in (0, 2) for text, ended in TEXTS[source]]
-    assert report["peer/dropped"] == pytest.approx(sum(n > 3 for n in digits) / 12)
-    assert answer(view, 0, 2) == answer(view, 2, 4) == []
+    g, member = step.run.place(step.run.agents[learner])
+    views, reports = step.views(g)
+    peers = [source for source in range(3) if source != learner]
+    ours = {j: [step.encoded(learner, j, i) for i in range(P * G)] for j in peers}
+    for j in peers:
+        for i, ids in enumerate(ours[j]):
+            kept = ids if len(ids) <= 3 and VALID[j].flat[i] else []
+            assert answer(views[member], j, i) == kept
+    for i, ids in enumerate(step.ids[learner]):
+        assert answer(views[member], learner, i) == (ids if VALID[learner].flat[i] else [])
+    lengths = [len(ids) for j in peers for ids in ours[j]]
+    assert 0 < sum(n > 3 for n in lengths) < 12
+    found = reports[member]
+    assert found["peer/dropped"] == pytest.approx(sum(n > 3 for n in lengths) / 12)
+    theirs = sum(len(ids) for j in peers for ids in step.ids[j])
+    assert found["peer/length_ratio"] == pytest.approx(sum(lengths) / theirs)
+    assert len(found) == 2
 
 
 def test_without_sharing_no_answer_of_another_group_is_taken():
     step = Step(run_of(name="gspo"))
-    (view,), report = step.views(1)
+    (view,), (report,) = step.views(1)
     assert not view.response_lengths[[0, 2]].any()
     assert answer(view, 1, 0) == step.ids[1][0]
-    assert report == {"peer/dropped": 0, "peer/length_ratio": 0}
+    assert report == {"peer/dropped": 0, "peer/length_ratio": None}

@@ -5,16 +5,19 @@ import types
 
 import numpy as np
 import pytest
-from tiny_runs import tiny_config
 
+from hacpo_jax.config import Algorithm
 from hacpo_jax.training.metrics import update_metrics
 
 
-def run_of(name="hacpo"):
-    agents = tuple(types.SimpleNamespace(name=n, index=i) for i, n in enumerate(("a", "b")))
-    return types.SimpleNamespace(
-        config=tiny_config("unused", algorithm={"name": name}), agents=agents
+def found_by(updates: list[dict], name="hacpo", **algorithm):
+    """Of agent a, the second of its group."""
+    settings = Algorithm.model_validate({"name": name, **algorithm})
+    agents = tuple(
+        types.SimpleNamespace(name=n, index=i, algorithm=settings) for i, n in enumerate(("a", "b"))
     )
+    run = types.SimpleNamespace(agents=agents)
+    return update_metrics(updates, 1, agents[0], run)  # type: ignore[arg-type]
 
 
 def update_of(own: float, cross: float, *, grad_norm=1.0, **other):
@@ -45,7 +48,7 @@ def test_means_are_weighted_by_what_each_update_held():
         update_of(0, 3, sampler_gap=9, loss=2, **{"ratio/1": 0.7, "cross_gradient_fraction": 1}),
         update_of(2, 9, entropy=5, **{"ratio/1": 0.9, "cross_gradient_fraction": 0.5}),
     ]
-    found = update_metrics(updates, 1, 0, run_of())
+    found = found_by(updates)
     assert found["ratio/own"] == pytest.approx((6 * 1.2 + 2 * 1) / 8)
     assert found["clip_fraction/own"] == pytest.approx(3 / 8)
     assert found["ratio/b"] == pytest.approx((3 * 0.7 + 9 * 0.9) / 12)
@@ -60,7 +63,7 @@ def test_means_are_weighted_by_what_each_update_held():
 
 
 def test_without_sharing_there_are_no_peers():
-    found = update_metrics([update_of(4, 0)], 1, 0, run_of("gspo"))
+    found = found_by([update_of(4, 0)], "gspo")
     assert "ratio/own" in found
     assert not {"ratio/b", "clip_fraction/b", "cross_gradient_fraction"} & found.keys()
 
@@ -68,6 +71,6 @@ def test_without_sharing_there_are_no_peers():
 def test_what_was_not_there_or_not_finite_is_null():
     """One NaN gradient: the row must still be JSON for every reader."""
     bad = update_of(0, 4, grad_norm=np.nan, loss=np.inf, **{"ratio/1": np.nan})
-    found = update_metrics([update_of(0, 0, **{"ratio/1": np.nan}), bad], 1, 0, run_of())
+    found = found_by([update_of(0, 0, **{"ratio/1": np.nan}), bad])
     assert found["grad_norm"] is found["loss"] is found["ratio/b"] is found["ratio/own"] is None
     json.dumps(found, allow_nan=False)

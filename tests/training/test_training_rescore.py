@@ -7,7 +7,7 @@ from tiny_runs import tiny_config
 
 from hacpo_jax.agents import initial_params
 from hacpo_jax.rollout import answer, answer_keys
-from hacpo_jax.training.rescore import own_log_probs, rescore
+from hacpo_jax.training.rescore import policy_log_probs, rescore
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.step import train_step
 from hacpo_jax.training.trainer import _fresh_state
@@ -38,7 +38,7 @@ def run_of(dtype: str, **training):
 def test_in_float32_trainer_and_sampler_agree_and_nothing_follows_the_end():
     run = run_of("float32")
     group, params, rollouts = drawn(run)
-    scored = own_log_probs(run, group, params, rollouts, INDICES)
+    scored = policy_log_probs(run, group, params, rollouts.tokens, rollouts.lengths, INDICES)
     np.testing.assert_allclose(scored, rollouts.log_probs, atol=1e-4)
     after = np.arange(7) >= rollouts.lengths[..., None]
     assert not scored[after].any()

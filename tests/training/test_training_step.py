@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 from moody_verifier import mood
-from tiny import random_params, stacked
 from tiny_runs import tiny_config
+from whole_steps import copied, start_of
 
 from hacpo_jax.rollout import answer, answer_keys
 from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training.run import prepare
-from hacpo_jax.training.step import RunState, train_step
-from hacpo_jax.training.update import init_state
+from hacpo_jax.training.step import train_step
 
 METRICS = {
     "step",
@@ -42,24 +41,6 @@ DRAWS = {
     "sampling": {"max_new_tokens": 4, "temperature": 0.6},
     "training": {"group_size": 4, "micro_batch_rows": 8},
 }
-
-
-def start_of(run) -> RunState:
-    learners = [
-        init_state(
-            stacked(*(random_params(group.model, agent.index) for agent in group.agents)),
-            group.optimizer,
-            run.total_updates,
-        )
-        for group in run.groups
-    ]
-    window = run.config.algorithm.capability.window
-    history = np.full((window, len(run.agents)), np.nan, np.float32)
-    return RunState(0, tuple(learners), history)
-
-
-def copied(learners):
-    return [jax.device_get(learner.params) for learner in learners]
 
 
 @functools.cache
@@ -105,8 +86,8 @@ def test_every_metric_is_there_and_can_be_written():
 def test_updates_are_counted_and_move_every_agent():
     """Own-first HACPO: 3 agents x 2 prompts in mini-batches of 2 groups are 3 updates a step."""
     run, state, params, _ = hacpo_steps()
-    assert run.updates_per_step == 3
-    assert state.step == 2
+    assert [run.updates_per_step(group) for group in run.groups] == [3, 3]
+    assert (state.step, state.blocks) == (2, 2)
     for learner in state.learners:
         assert set(learner.updates.tolist()) == {6}
         assert set(learner.skipped.tolist()) == {0}

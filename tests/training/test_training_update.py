@@ -48,6 +48,7 @@ def spec_of(name: str) -> UpdateSpec:
         total_updates=10,
         kl_coef=KL,
         entropy_coef=ENTROPY,
+        rescue_coef=0.0,
     )
 
 
@@ -84,6 +85,7 @@ def batch_of(longest: int = 4, rows: int = 8, *, garbage: float = 0.0) -> MiniBa
         behavior_mean_log_prob=np.where(filler, garbage, means(log_probs) - np.log(RATIOS)),
         old_log_probs=tokens(log_probs + OLD_NOISE),
         reference_log_probs=tokens(log_probs + REFERENCE_NOISE),
+        transfer_weight=np.zeros(8),
     )  # type: ignore[arg-type]
     return jax.tree.map(
         lambda x: jnp.asarray(x.astype(np.float32) if x.dtype == np.float64 else x).reshape(
