@@ -104,6 +104,18 @@ def test_only_what_is_collected_must_be_rich_enough():
         exchange.collect(Trace, learner="a", own=True)
 
 
+def test_an_agent_has_its_own_records_whole():
+    """Its own learner keeps ids and log-probs, whatever type it asks of its peers."""
+    exchange = Exchange(["a", "b"])
+    assert exchange.own("a") == ()
+    exchange.publish("a", [trace()])
+    assert exchange.own("a") == (trace(),) and exchange.own("b") == ()
+    with pytest.raises(ValueError, match="got 'c'"):
+        exchange.own("c")
+    exchange.clear()
+    assert exchange.own("a") == ()
+
+
 def test_num_tokens_counts_the_end_token():
     assert narrow(Outcome).num_tokens == 3
 
