@@ -37,6 +37,10 @@ class Algorithm:
 _RESCUE = {"rescue": {"coef": 0.3}}
 ALGORITHMS = {
     "hacpo": Algorithm({"name": "hacpo"}),
+    # For agents so far apart that no ratio lies within the bounds.
+    "hacpo_open": Algorithm(
+        {"name": "hacpo", "hacpo": {"clip_low": 0.0, "clip_step": 0.0, "alpha": 0.0}}
+    ),
     "gspo": Algorithm({"name": "gspo"}),
     "grpo": Algorithm({"name": "grpo"}),
     "gspo_x2": Algorithm({"name": "gspo"}, answers=2),
