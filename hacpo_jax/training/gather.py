@@ -13,6 +13,7 @@ from hacpo_jax.exchange import (
     AlignmentReport,
     Exchange,
     Outcome,
+    Rollout,
     Trace,
     reencode,
     transfer_trace,
@@ -42,24 +43,19 @@ class _Taken:
     counts: "_Counts"
 
     def put(self, source: int, records: Sequence) -> None:
-        """Fill in whatever fields one source's records have."""
-        shape = self.rewards.shape[1:]
-        columns = {
-            "rewards": "reward",
-            "valid": "valid",
-            "solved": "success",
-            "group_advantages": "group_advantage",
-            "mean": "behavior_mean_log_prob",
-            "mean_without_eos": "behavior_mean_log_prob_without_eos",
-        }
-        for name, field in columns.items():
-            if hasattr(records[0], field):
-                getattr(self, name)[source] = np.reshape(
-                    [getattr(r, field) for r in records], shape
-                )
+        """Fill in what one source's records say."""
+
+        def column(field: str) -> np.ndarray:
+            return np.reshape([getattr(r, field) for r in records], self.rewards.shape[1:])
+
+        self.rewards[source], self.valid[source] = column("reward"), column("valid")
         if isinstance(records[0], Outcome):
-            stopped = [r.finish_reason == "stop" for r in records]
-            self.stopped[source] = np.reshape(stopped, shape)
+            self.solved[source] = column("success")
+            self.stopped[source] = column("finish_reason") == "stop"
+        if isinstance(records[0], Rollout):
+            self.group_advantages[source] = column("group_advantage")
+            self.mean[source] = column("behavior_mean_log_prob")
+            self.mean_without_eos[source] = column("behavior_mean_log_prob_without_eos")
 
 
 @dataclasses.dataclass
