@@ -166,6 +166,20 @@ class Exchange:
         self._records: dict[str, tuple[Scalar, ...]] = {}
         self._lock = threading.Lock()
 
+    @classmethod
+    def replay(cls, records: Iterable[Scalar]) -> "Exchange":
+        """The exchange of a step again, from the records that `read_jsonl` returns of it.
+
+        Agents come in the order of their first record.
+        """
+        by_source: dict[str, list[Scalar]] = {}
+        for record in records:
+            by_source.setdefault(record.source, []).append(record)
+        exchange = cls(list(by_source))
+        for source, published in by_source.items():
+            exchange.publish(source, published)
+        return exchange
+
     def publish(self, source: str, records: Iterable[Scalar]) -> None:
         """Hands in everything that `source` drew in this step.
 

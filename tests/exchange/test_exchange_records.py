@@ -250,6 +250,16 @@ def test_nan_stays_nan_and_the_file_stays_json(tmp_path):
     json.loads(path.read_text(), parse_constant=refuse)
 
 
+def test_an_exchange_can_be_replayed_from_its_file(tmp_path):
+    agents = {name: [trace(source=name, index=i) for i in (1, 0)] for name in ("b", "a")}
+    write_jsonl(tmp_path / "step.jsonl", [r for records in agents.values() for r in records])
+    again = Exchange.replay(read_jsonl(tmp_path / "step.jsonl"))
+    assert again.collect(Trace, learner="a", own=False) == tuple(agents["b"])
+    assert again.collect(Outcome, learner="b", own=True) == tuple(
+        narrow(Outcome, source=name, index=i) for name in ("b", "a") for i in (1, 0)
+    )
+
+
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "r.jsonl"
     write_jsonl(path, [trace()])
