@@ -7,7 +7,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import hypothesis
 import pytest
+
+# A busy machine must not fail a test; what takes time here is the first call, which compiles.
+hypothesis.settings.register_profile(
+    "no_deadline",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("no_deadline")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
