@@ -34,18 +34,13 @@ def copied(learners):
     return [jax.device_get(learner.params) for learner in learners]
 
 
-def lucky(response: str) -> bool:
-    """A third of all texts, however random the weights are."""
-    return zlib.crc32(response.encode()) % 3 == 0
-
-
-def lucky_run(agents=("one", "two"), *, training=None, task=None, **algorithm) -> Run:
-    """A run in which `lucky` texts are right; all such runs share decodes and shapes.
+def lucky_run(agents=("one", "two"), *, odds=3, training=None, **algorithm) -> Run:
+    """A run in which some texts are right; all such runs share decodes and shapes.
 
     Args:
       agents: names of `tiny_runs.AGENTS`, or pairs of a name and keys of its own algorithm.
+      odds: one of this many texts is right, however random the weights are.
       training: keys of that section.
-      task: keys of that section.
       algorithm: of all others.
     """
     sections = [
@@ -56,14 +51,14 @@ def lucky_run(agents=("one", "two"), *, training=None, task=None, **algorithm) -
         tiny_config(
             "unused",
             agents=sections,
-            task={"verifier": {"name": "exact"}, **(task or {})},
+            task={"verifier": {"name": "exact"}},
             # Answers of peers are as long as own ones at most, so that one width serves.
             algorithm={"name": "grpo", "max_peer_tokens": 4, **algorithm},
             sampling={"max_new_tokens": 4, "temperature": 0.6},
             training={"group_size": 3, "micro_batch_rows": 12, **(training or {})},
         )
     )
-    grader = TextGrader(lambda response, answer: lucky(response))
+    grader = TextGrader(lambda response, answer: zlib.crc32(response.encode()) % odds == 0)
     return dataclasses.replace(run, verifier=Verifier(grader))
 
 
