@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collaboration_study.results import Result, standard_error
 
@@ -66,6 +66,7 @@ def _panel(axes: Axes, results: Sequence[Result], algorithms: Sequence[str]) -> 
             low, high = center - error, center + error
             axes.fill_between(runs[0].steps, low, high, color=look["color"], alpha=0.12, lw=0)
     axes.set_xlabel("training step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.grid(alpha=0.25)
 
