@@ -5,9 +5,10 @@ import types
 
 import numpy as np
 import pytest
+from made_step import RATIO, Step, run_of
 
 from hacpo_jax.config import Algorithm
-from hacpo_jax.training.metrics import update_metrics
+from hacpo_jax.training.metrics import own_metrics, update_metrics
 
 
 def found_by(updates: list[dict], name="hacpo", **algorithm):
@@ -66,6 +67,40 @@ def test_without_sharing_there_are_no_peers():
     found = found_by([update_of(4, 0)], "gspo")
     assert "ratio/own" in found
     assert not {"ratio/b", "clip_fraction/b", "cross_gradient_fraction"} & found.keys()
+
+
+def test_rescued_answers_add_up_and_their_nll_is_a_mean_over_prompts():
+    """Two prompts in the first update, none in the second, one in the third."""
+    rows = [(2, 5, 3.0), (0, 0, 0.0), (1, 1, 6.0)]
+    updates = [
+        update_of(4, 0, **{"rescue/prompts": n, "rescue/sequences": m, "rescue/nll": nll})
+        for n, m, nll in rows
+    ]
+    found = found_by(updates, "sgt")
+    assert found["rescue/sequences"] == 6
+    assert found["rescue/nll"] == pytest.approx((2 * 3 + 6) / 3)
+    assert found_by([updates[1]], "gspo", rescue={"coef": 1})["rescue/nll"] is None
+    assert not {"ratio/b", "cross_gradient_fraction"} & found.keys()
+
+
+@pytest.mark.parametrize("name", ["gspo", "hacpo", "xgrpo"])
+def test_without_a_rescue_nothing_is_said_of_it(name):
+    found = found_by([update_of(4, 0)], name)
+    assert not [key for key in found if key.startswith("rescue/")]
+
+
+def test_gated_prompts_are_the_share_that_peers_alone_solve():
+    """`made_step.VALID`: of two prompts agent 0 fails both, agent 1 one, agent 2 none."""
+    rewards = np.zeros((3, 2, 3), np.float32)
+    rewards[0, 1, 2] = 1  # not valid
+    rewards[1, 0, :2] = rewards[2, 0, 1] = rewards[2, 1, 2] = 1
+    step = Step(run_of(name="sgt"), rewards)
+    history = np.full((2, 3), 0.5, np.float32)
+    shares = [
+        own_metrics(step.run, agent, step.drawn, history, RATIO)["gated_prompts"]
+        for agent in step.run.agents
+    ]
+    assert shares == [1, 0.5, 0]
 
 
 def test_what_was_not_there_or_not_finite_is_null():
