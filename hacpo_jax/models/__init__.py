@@ -3,7 +3,7 @@
 from hacpo_jax.models.attention import KeyValues
 from hacpo_jax.models.config import ModelConfig, RopeScaling
 from hacpo_jax.models.decoder import Decoder
-from hacpo_jax.models.export import save_model
+from hacpo_jax.models.export import save_model, save_model_config
 from hacpo_jax.models.functional import abstract_params, bind, init_params, logical_axes
 from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
 from hacpo_jax.models.hub import resolve_model
@@ -33,4 +33,5 @@ __all__ = [
     "logical_axes",
     "resolve_model",
     "save_model",
+    "save_model_config",
 ]

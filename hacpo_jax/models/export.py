@@ -54,20 +54,27 @@ def save_model(
         raise UserError("export directory", str(directory), "must be new or empty")
     if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, abstract_params(config)):
         raise ValueError("params: shapes or names differ from those of config")
+    partial = directory.parent / f".{directory.name}.{uuid.uuid4().hex}.partial"
+    partial.mkdir(parents=True)
+    try:
+        save_model_config(partial, config, dtype=dtype, extra_config=extra_config)
+        _write_tensors(partial, entries(config), params, np.dtype(dtype), max_shard_bytes)
+        partial.replace(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def save_model_config(
+    directory: Path, config: ModelConfig, *, dtype: DTypeLike, extra_config: Mapping[str, Any]
+) -> None:
+    """Write `config.json` alone into an existing directory; see `save_model`."""
     hf_config = config_to_hf(config) | {"torch_dtype": np.dtype(dtype).name}
     clashes = sorted(hf_config.keys() & extra_config.keys())
     if clashes:
         raise ValueError(f"extra_config: {', '.join(clashes)} follow from config and dtype")
     hf_config |= extra_config
     config_from_hf(hf_config, field="extra_config")
-    partial = directory.parent / f".{directory.name}.{uuid.uuid4().hex}.partial"
-    partial.mkdir(parents=True)
-    try:
-        _write_json(partial / "config.json", hf_config)
-        _write_tensors(partial, entries(config), params, np.dtype(dtype), max_shard_bytes)
-        partial.replace(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    _write_json(directory / "config.json", hf_config)
 
 
 def _write_tensors(
@@ -93,6 +100,8 @@ def _write_tensors(
     for i, group in itertools.groupby(numbered, key=lambda pair: pair[0]):
         shard = dict(tensor for _, tensor in group)
         save_file(shard, directory / files[i], metadata={"format": "pt"})
+        # safetensors lets nobody but the owner read its files; ours are like any other.
+        (directory / files[i]).chmod((directory / "config.json").stat().st_mode & 0o777)
 
 
 def _assign(sizes: list[int], limit: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Checkpoints in and out: misfits, tie flag, shards, dtypes, and transformers' reading of ours."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -87,6 +88,21 @@ def test_export_restores_every_tensor_of_the_original(tmp_path, name, shard_byte
     assert hf_config["eos_token_id"] == [2, 5]
     assert hf_config["torch_dtype"] == "float32"
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_are_as_readable_as_any_other(tmp_path, mask, mode):
+    """safetensors writes files that only their owner may read."""
+    before = os.umask(mask)
+    try:
+        save_model(
+            tmp_path / "out", *model("llama"), dtype="float32", max_shard_bytes=9000, extra_config={}
+        )
+    finally:
+        os.umask(before)
+    files = list((tmp_path / "out").iterdir())
+    assert len(files) > 3
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
 
 def test_shards_are_indexed(tmp_path):
