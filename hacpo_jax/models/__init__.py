@@ -1,4 +1,4 @@
-"""One decoder for the Llama and Qwen families, with import from and export to Hugging Face."""
+"""One decoder for the Llama, Mistral, Qwen and Phi families, from and to Hugging Face."""
 
 from hacpo_jax.models.attention import KeyValues
 from hacpo_jax.models.config import ModelConfig, RopeScaling

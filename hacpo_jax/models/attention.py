@@ -23,29 +23,59 @@ class KeyValues:
     values: jax.Array
 
 
-def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array) -> jax.Array:
+def layer_windows(windows: tuple[int | None, ...], longest: int) -> jax.Array | None:
+    """How many tokens each layer's attention sees, `[L]` int32, the newest included.
+
+    Args:
+      windows: as in `ModelConfig`.
+      longest: no sequence at hand has more tokens than that.
+
+    Returns:
+      None where no window hides anything, so that short sequences cost no mask.
+    """
+    if all(window is None or window >= longest for window in windows):
+        return None
+    return jnp.array([longest if window is None else window for window in windows], jnp.int32)
+
+
+def causal_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    positions: jax.Array,
+    valid: jax.Array,
+    window: jax.Array | None = None,
+) -> jax.Array:
     """Attention of whole sequences over themselves.
 
     Args:
       q: `[B, T, heads, head_dim]`.
       k: `[B, T, kv_heads, head_dim]`.
       v: `[B, T, kv_heads, head_dim]`.
+      positions: `[B, T]` position of each token within its own sequence.
       valid: `[B, T]`, False at padding.
+      window: scalar, how many tokens are seen, the token itself included; None for all.
 
     Returns:
       `[B, T, heads, head_dim]`; finite, but meaningless, at padding.
     """
-    return jax.nn.dot_product_attention(q, k, v, mask=valid[:, None, None, :], is_causal=True)
+    mask = valid[:, None, None, :]
+    if window is not None:
+        distance = positions[:, :, None] - positions[:, None, :]
+        mask &= (distance < window)[:, None]
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True)
 
 
 def shared_prompt_attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
+    positions: jax.Array,
     prompt: KeyValues,
     prompt_valid: jax.Array,
     generated: KeyValues,
     num_generated: jax.Array,
+    window: jax.Array | None = None,
 ) -> jax.Array:
     """Attention of one new token per response over its prompt, its earlier tokens and itself.
 
@@ -56,10 +86,12 @@ def shared_prompt_attention(
       q: `[P, G, heads, head_dim]`, G responses to each of P prompts.
       k: `[P, G, kv_heads, head_dim]`, the new token's key.
       v: `[P, G, kv_heads, head_dim]`, the new token's value.
+      positions: `[P, G]`, the new token's position, prompt included.
       prompt: keys and values of one layer, `[P, kv_heads, S, head_dim]`.
       prompt_valid: `[P, S]`, False at padding.
       generated: keys and values of one layer, `[P, G, kv_heads, C, head_dim]`.
       num_generated: how many of the C positions are filled, the same for every row.
+      window: scalar, how many tokens are seen, the new one included; None for all.
 
     Returns:
       `[P, G, heads, head_dim]`.
@@ -71,8 +103,14 @@ def shared_prompt_attention(
     over_prompt = jnp.einsum("pgkrd,pksd->pgkrs", q, prompt.keys, **f32)
     over_generated = jnp.einsum("pgkrd,pgkcd->pgkrc", q, generated.keys, **f32)
     over_itself = jnp.einsum("pgkrd,pgkd->pgkr", q, k, **f32)[..., None]
-    filled = jnp.arange(generated.keys.shape[3]) < num_generated
-    over_prompt = jnp.where(prompt_valid[:, None, None, None, :], over_prompt, MASKED)
+    seen = prompt_valid[:, None, :]  # [P, 1 or G, S]
+    place = jnp.arange(generated.keys.shape[3])
+    filled = place < num_generated
+    if window is not None:
+        prompt_positions = jnp.cumsum(prompt_valid, axis=1) - 1
+        seen &= positions[:, :, None] - prompt_positions[:, None, :] < window
+        filled &= num_generated - place < window
+    over_prompt = jnp.where(seen[:, :, None, None, :], over_prompt, MASKED)
     over_generated = jnp.where(filled, over_generated, MASKED)
     logits = jnp.concatenate([over_prompt, over_generated, over_itself], axis=-1)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)

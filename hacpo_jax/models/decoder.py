@@ -1,21 +1,29 @@
-"""One decoder for the Llama and Qwen families, in Flax NNX.
+"""One decoder for the Llama, Mistral, Qwen and Phi families, in Flax NNX.
 
 Every array is declared once, with its shape, logical axes and initialiser; sharding, restoring
 and planning read that declaration. Layers are stacked on a leading axis and scanned, so compile
 time does not grow with depth.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hacpo_jax.models.attention import KeyValues, causal_attention, shared_prompt_attention
+from hacpo_jax.models.attention import (
+    KeyValues,
+    causal_attention,
+    layer_windows,
+    shared_prompt_attention,
+)
 from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.rope import rotate, rotation
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+_Axes = dict[str, int]  # sizes by logical axis name
 
 
 def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], fan_in: int):
@@ -25,6 +33,34 @@ def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], fan_i
 
 def _constant(value: float, shape: tuple[int, ...], axes: tuple[str, ...]):
     return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
+
+
+def _declare(
+    module: nnx.Module, c: ModelConfig, rngs: nnx.Rngs, name: str, ins: _Axes, outs: _Axes
+) -> None:
+    """Weight `name` of all layers, from the axes `ins` to the axes `outs`, and its adapter."""
+    in_shape, out_shape = tuple(ins.values()), tuple(outs.values())
+    fan_in, layers = math.prod(in_shape), c.num_layers
+    axes = ("layers", *ins, *outs)
+    setattr(module, name, _weight(rngs, (layers, *in_shape, *out_shape), axes, fan_in))
+    if c.lora is not None and name in c.lora.targets:
+        rank = c.lora.rank
+        down = _weight(rngs, (layers, *in_shape, rank), ("layers", *ins, "rank"), fan_in)
+        up = _constant(0.0, (layers, rank, *out_shape), ("layers", "rank", *outs))
+        setattr(module, name + DOWN, down)
+        setattr(module, name + UP, up)
+
+
+def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: int = 1) -> jax.Array:
+    """The last `axes` axes of `x` times one layer's weight `name`, with its adapter."""
+
+    def times(x: jax.Array, weight: str, axes: int) -> jax.Array:
+        return jnp.tensordot(x, getattr(module, weight)[...].astype(x.dtype), axes)
+
+    out = times(x, name, axes)
+    if c.lora is not None and name in c.lora.targets:
+        out += c.lora.scale * times(times(x, name + DOWN, axes), name + UP, 1)
+    return out
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -38,26 +74,19 @@ class Attention(nnx.Module):
     """Grouped-query attention weights of all layers; applied to one layer's slice."""
 
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
-        layers, embed, n, k, d = (
-            c.num_layers,
-            c.hidden_size,
-            c.num_heads,
-            c.num_kv_heads,
-            c.head_dim,
-        )
-        q_axes = ("layers", "embed", "heads", "head_dim")
-        kv_axes = ("layers", "embed", "kv_heads", "head_dim")
-        o_axes = ("layers", "heads", "head_dim", "embed")
-        self.q = _weight(rngs, (layers, embed, n, d), q_axes, embed)
-        self.k = _weight(rngs, (layers, embed, k, d), kv_axes, embed)
-        self.v = _weight(rngs, (layers, embed, k, d), kv_axes, embed)
-        self.o = _weight(rngs, (layers, n, d, embed), o_axes, n * d)
+        layers, n, k, d = c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim
+        embed = {"embed": c.hidden_size}
+        heads, kv_heads = {"heads": n, "head_dim": d}, {"kv_heads": k, "head_dim": d}
+        _declare(self, c, rngs, "q", embed, heads)
+        _declare(self, c, rngs, "k", embed, kv_heads)
+        _declare(self, c, rngs, "v", embed, kv_heads)
+        _declare(self, c, rngs, "o", heads, embed)
         if c.qkv_bias:
             self.q_bias = _constant(0.0, (layers, n, d), ("layers", "heads", "head_dim"))
             self.k_bias = _constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
             self.v_bias = _constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
         if c.output_bias:
-            self.o_bias = _constant(0.0, (layers, embed), ("layers", "embed"))
+            self.o_bias = _constant(0.0, (layers, c.hidden_size), ("layers", "embed"))
         if c.qk_norm:
             self.q_norm = _constant(1.0, (layers, d), ("layers", "head_dim"))
             self.k_norm = _constant(1.0, (layers, d), ("layers", "head_dim"))
@@ -65,9 +94,9 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend):
         c = self.config
-        q = jnp.einsum("bth,hnd->btnd", x, self.q[...].astype(x.dtype))
-        k = jnp.einsum("bth,hkd->btkd", x, self.k[...].astype(x.dtype))
-        v = jnp.einsum("bth,hkd->btkd", x, self.v[...].astype(x.dtype))
+        q = _times(self, c, "q", x)  # [B, T, heads, head_dim]
+        k = _times(self, c, "k", x)  # [B, T, kv_heads, head_dim]
+        v = _times(self, c, "v", x)
         if c.qkv_bias:
             q += self.q_bias[...].astype(x.dtype)
             k += self.k_bias[...].astype(x.dtype)
@@ -76,7 +105,7 @@ class Attention(nnx.Module):
             q = rms_norm(q, self.q_norm[...], c.rms_norm_eps)
             k = rms_norm(k, self.k_norm[...], c.rms_norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        out = jnp.einsum("btnd,ndh->bth", attend(q, k, v), self.o[...].astype(x.dtype))
+        out = _times(self, c, "o", attend(q, k, v), axes=2)
         if c.output_bias:
             out += self.o_bias[...].astype(x.dtype)
         return out, (k, v)
@@ -87,9 +116,9 @@ class MLP(nnx.Module):
 
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
         layers, embed, inner = c.num_layers, c.hidden_size, c.intermediate_size
-        self.gate = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"), embed)
-        self.up = _weight(rngs, (layers, embed, inner), ("layers", "embed", "mlp"), embed)
-        self.down = _weight(rngs, (layers, inner, embed), ("layers", "mlp", "embed"), inner)
+        for name in ("gate", "up"):
+            _declare(self, c, rngs, name, {"embed": embed}, {"mlp": inner})
+        _declare(self, c, rngs, "down", {"mlp": inner}, {"embed": embed})
         if c.mlp_bias:
             self.gate_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
             self.up_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
@@ -97,12 +126,11 @@ class MLP(nnx.Module):
         self.config = c
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        gate = x @ self.gate[...].astype(x.dtype)
-        up = x @ self.up[...].astype(x.dtype)
+        gate, up = _times(self, self.config, "gate", x), _times(self, self.config, "up", x)
         if self.config.mlp_bias:
             gate += self.gate_bias[...].astype(x.dtype)
             up += self.up_bias[...].astype(x.dtype)
-        out = (jax.nn.silu(gate) * up) @ self.down[...].astype(x.dtype)
+        out = _times(self, self.config, "down", jax.nn.silu(gate) * up)
         if self.config.mlp_bias:
             out += self.down_bias[...].astype(x.dtype)
         return out
@@ -174,21 +202,28 @@ class Decoder(nnx.Module):
           `[B, T, H]` in `dtype`.
         """
 
-        def run(layer: Layer, x, cos, sin):
-            return layer(x, cos, sin, lambda q, k, v: causal_attention(q, k, v, valid))[0], None
+        def run(layer: Layer, window, x, cos, sin):
+            def attend(q, k, v):
+                return causal_attention(q, k, v, positions, valid, window)
 
-        return self._scan(run, tokens, positions, dtype, remat=remat)[0]
+            return layer(x, cos, sin, attend)[0], None
+
+        longest = tokens.shape[1]
+        return self._scan(run, tokens, positions, longest, dtype, remat=remat)[0]
 
     def prefill(
         self, tokens: jax.Array, positions: jax.Array, valid: jax.Array, *, dtype: jnp.dtype
     ) -> tuple[jax.Array, KeyValues]:
         """As `__call__`, with the keys and values of every layer, `[L, B, kv_heads, T, D]`."""
 
-        def run(layer: Layer, x, cos, sin):
-            x, (k, v) = layer(x, cos, sin, lambda q, k, v: causal_attention(q, k, v, valid))
+        def run(layer: Layer, window, x, cos, sin):
+            def attend(q, k, v):
+                return causal_attention(q, k, v, positions, valid, window)
+
+            x, (k, v) = layer(x, cos, sin, attend)
             return x, KeyValues(k.swapaxes(1, 2), v.swapaxes(1, 2))
 
-        return self._scan(run, tokens, positions, dtype)
+        return self._scan(run, tokens, positions, tokens.shape[1], dtype)
 
     def decode(
         self,
@@ -217,25 +252,37 @@ class Decoder(nnx.Module):
           which the caller writes at `num_generated`.
         """
 
-        def run(layer: Layer, x, cos, sin, prompt_slice, generated_slice):
+        def run(layer: Layer, window, x, cos, sin, prompt_slice, generated_slice):
             def attend(q, k, v):
                 return shared_prompt_attention(
-                    q, k, v, prompt_slice, prompt_valid, generated_slice, num_generated
+                    q,
+                    k,
+                    v,
+                    positions,
+                    prompt_slice,
+                    prompt_valid,
+                    generated_slice,
+                    num_generated,
+                    window,
                 )
 
             x, (k, v) = layer(x, cos, sin, attend)
             return x, KeyValues(k, v)
 
-        return self._scan(run, tokens, positions, dtype, prompt, generated)
+        longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
+        return self._scan(run, tokens, positions, longest, dtype, prompt, generated)
 
-    def _scan(self, run, tokens, positions, dtype, *per_layer, remat=False):
+    def _scan(self, run, tokens, positions, longest, dtype, *per_layer, remat=False):
         """Embed, run every layer in turn (`per_layer` is sliced with the weights), normalise."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)
+        # None, the windows of layers that see everything, is sliced into None.
+        slices = (weights, layer_windows(self.config.windows, longest), *per_layer)
 
         def body(x, slices):
-            return run(nnx.merge(structure, slices[0]), x, cos, sin, *slices[1:])
+            weights, window, *rest = slices
+            return run(nnx.merge(structure, weights), window, x, cos, sin, *rest)
 
         x = self.embedding[...].astype(dtype)[tokens]
-        x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, (weights, *per_layer))
+        x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out

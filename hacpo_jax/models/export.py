@@ -81,9 +81,9 @@ def _write_tensors(
     directory: Path, layout: list[Entry], params: Params, dtype: np.dtype, max_shard_bytes: int
 ) -> None:
     sizes = [
-        (name, math.prod(entry.hf_shape) * dtype.itemsize)
-        for entry in layout
-        for name in entry.names
+        (name, math.prod(parts[0].hf_shape) * dtype.itemsize)
+        for names, parts in _by_tensor(layout)
+        for name in names
     ]
     shard_of = _assign([size for _, size in sizes], max_shard_bytes)
     count = shard_of[-1] + 1
@@ -115,16 +115,24 @@ def _assign(sizes: list[int], limit: int) -> list[int]:
     return shards
 
 
+def _by_tensor(layout: list[Entry]) -> list[tuple[tuple[str, ...], list[Entry]]]:
+    """Names of tensors in the file, one per layer, with the parameters that they hold."""
+    grouped = itertools.groupby(layout, key=lambda entry: entry.names)
+    return [(names, list(parts)) for names, parts in grouped]
+
+
 def _tensors(
     layout: list[Entry], params: Params, dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and tensors as in the file; one parameter of ours is on the host at a time."""
+    """Names and tensors as in the file; what one tensor holds is on the host, of all layers."""
     flat = traverse_util.flatten_dict(params)
-    for entry in layout:
-        array = np.asarray(flat[entry.path])
-        for name, layer in zip(entry.names, array if entry.stacked else [array], strict=True):
+    for names, parts in _by_tensor(layout):
+        arrays = [np.asarray(flat[part.path]) for part in parts]
+        for i, name in enumerate(names):
+            layers = [array[i] if parts[0].stacked else array for array in arrays]
+            rows = [part.to_hf(x).astype(dtype) for part, x in zip(parts, layers, strict=True)]
             # save_file writes the buffer as it lies in memory, so a transposed view will not do.
-            yield name, np.ascontiguousarray(entry.to_hf(layer).astype(dtype))
+            yield name, np.ascontiguousarray(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

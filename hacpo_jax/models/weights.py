@@ -29,13 +29,14 @@ _DTYPES = ("F32", "F16", "BF16")
 _COMPARED_ROWS = 4096
 
 
-def load_config(directory: Path, field: str) -> ModelConfig:
+def load_config(directory: Path, field: str, *, longest: int | None = None) -> ModelConfig:
     """The shape of the model in `directory`, from its `config.json`; reads no weights.
 
     Raises:
       UserError: see `config_from_hf`; or there is no such file, or it is not JSON.
     """
-    return config_from_hf(_read_json(directory / "config.json", field), field=field)
+    d = _read_json(directory / "config.json", field)
+    return config_from_hf(d, field=field, longest=longest)
 
 
 def check_weights(directory: Path, config: ModelConfig, field: str) -> None:
@@ -52,7 +53,7 @@ def check_weights(directory: Path, config: ModelConfig, field: str) -> None:
         )
 
 
-def inspect_model(directory: Path, field: str) -> ModelConfig:
+def inspect_model(directory: Path, field: str, *, longest: int | None = None) -> ModelConfig:
     """The shape of the model in `directory`, its tensors checked by their headers alone.
 
     The tie flag follows the tensors: a checkpoint that says its head is the embedding, yet holds
@@ -61,11 +62,12 @@ def inspect_model(directory: Path, field: str) -> ModelConfig:
     Args:
       directory: holds `config.json` and safetensors, in one file or sharded with an index.
       field: what the user called this model, for error messages, e.g. `agents.0.model`.
+      longest: see `config_from_hf`.
 
     Raises:
       UserError: see `load_config` and `check_weights`.
     """
-    config = load_config(directory, field)
+    config = load_config(directory, field, longest=longest)
     check_weights(directory, config, field)
     if config.tie_word_embeddings and not _head_is_embedding(directory, field):
         _log.warning(
@@ -83,6 +85,7 @@ def load_model(
     *,
     dtype: DTypeLike = jnp.float32,
     place: Place = lambda array, axes: jnp.asarray(array),
+    longest: int | None = None,
 ) -> tuple[ModelConfig, Params]:
     """A model and its parameters from a Hugging Face directory, checked first.
 
@@ -91,11 +94,12 @@ def load_model(
       field: what the user called this model, for error messages, e.g. `agents.0.model`.
       dtype: dtype of the parameters, whatever that of the files.
       place: see `load_params`.
+      longest: see `config_from_hf`.
 
     Raises:
       UserError: see `inspect_model`.
     """
-    config = inspect_model(directory, field)
+    config = inspect_model(directory, field, longest=longest)
     return config, load_params(directory, config, field, dtype=dtype, place=place)
 
 
@@ -124,7 +128,7 @@ def load_params(
 def _read(entry: Entry, tensors: dict[str, Any], dtype: np.dtype) -> np.ndarray:
     stacked = np.empty((len(entry.names), *entry.shape), dtype)
     for i, name in enumerate(entry.names):
-        stacked[i] = entry.from_hf(tensors[name].get_tensor(name))
+        stacked[i] = entry.from_hf(tensors[name].get_slice(name)[entry.rows])
     return stacked if entry.stacked else stacked[0]
 
 

@@ -12,16 +12,20 @@ from safetensors.numpy import load_file
 from hacpo_jax.models import ModelConfig, bind, load_model
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-NAMES = ("llama", "llama3-rope", "llama-bias", "qwen2", "qwen3")
+NAMES = (
+    *("llama", "llama3-rope", "llama-bias", "qwen2", "qwen3"),
+    *("mistral", "mistral-window", "ministral", "qwen2-window"),
+    *("phi3", "phi4-mini", "phi4-mini-long"),
+)
 # Beside the stored outputs, transformers itself where torch is there, on other inputs.
 SOURCES = ("stored", "live") if importlib.util.find_spec("torch") else ("stored",)
-LONGEST = 104
+LONGEST = 104  # the longest sequence, prompt and continuation together
 
 
 @functools.cache
 def model(name: str):
     """Config and float32 parameters of one tiny checkpoint."""
-    return load_model(FIXTURES / name, name)
+    return load_model(FIXTURES / name, name, longest=LONGEST)
 
 
 @functools.cache

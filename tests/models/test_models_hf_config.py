@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models_reference import FIXTURES, NAMES
+from models_reference import FIXTURES, LONGEST, NAMES
 
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import ModelConfig, RopeScaling, config_from_hf, config_to_hf
@@ -143,8 +143,10 @@ def test_both_dialects_say_the_same(d):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fixtures_survive_the_round_trip(name):
-    config = config_from_hf(json.loads((FIXTURES / name / "config.json").read_text()), field=name)
-    assert config_from_hf(config_to_hf(config), field=name) == config
+    d = json.loads((FIXTURES / name / "config.json").read_text())
+    for longest in (None, LONGEST):
+        config = config_from_hf(d, field=name, longest=longest)
+        assert config_from_hf(config_to_hf(config), field=name, longest=longest) == config
 
 
 ROPE = LLAMA_3_2_1B["rope_scaling"]
@@ -164,10 +166,10 @@ ROPE = LLAMA_3_2_1B["rope_scaling"]
         (LLAMA_3_2_1B, {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
         (LLAMA_3_2_1B, {"logit_scale": 0.1}, "logit_scale = 0.1"),
         (LLAMA_3_2_1B, {"sliding_window": 4096}, "sliding_window = 4096"),
+        (LLAMA_3_2_1B, {"use_sliding_window": True}, "use_sliding_window = True"),
         (LLAMA_3_2_1B, {"layer_types": ["sliding_attention"] * 16}, "layer_types"),
         (LLAMA_3_2_1B, {"layer_types": ["full_attention"] * 15}, "layer_types"),
         (QWEN2_5_05B, {"mlp_bias": True}, "mlp_bias = True"),
-        (QWEN2_5_05B, {"use_sliding_window": True}, "use_sliding_window = True"),
         (QWEN2_5_05B, {"use_mrope": True}, "use_mrope = True"),
         (QWEN2_5_05B, {"num_attention_heads": 15}, "hidden_size = 896"),
         (QWEN2_5_05B, {"num_attention_heads": None}, "num_attention_heads = None"),

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from models_reference import (
     FIXTURES,
+    LONGEST,
     NAMES,
     SOURCES,
     expected_logits,
@@ -81,7 +82,7 @@ def test_export_restores_every_tensor_of_the_original(tmp_path, name, shard_byte
         with safe_open(path, framework="numpy") as file:
             assert file.metadata() == {"format": "pt"}
     assert_trees_equal(written, original)
-    loaded_config, loaded = load_model(out, "out")
+    loaded_config, loaded = load_model(out, "out", longest=LONGEST)
     assert loaded_config == config
     assert_trees_equal(loaded, params)
     hf_config = json.loads((out / "config.json").read_text())
@@ -96,7 +97,11 @@ def test_files_are_as_readable_as_any_other(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
         save_model(
-            tmp_path / "out", *model("llama"), dtype="float32", max_shard_bytes=9000, extra_config={}
+            tmp_path / "out",
+            *model("llama"),
+            dtype="float32",
+            max_shard_bytes=9000,
+            extra_config={},
         )
     finally:
         os.umask(before)
@@ -132,7 +137,7 @@ def test_reloaded_export_gives_equal_logits(tmp_path, name, source):
         extra_config=TOKENS,
     )
     tokens, valid, expected = expected_logits(name, source, tmp_path / "out")
-    got = logits_of(*load_model(tmp_path / "out", "out"), tokens, valid)
+    got = logits_of(*load_model(tmp_path / "out", "out", longest=LONGEST), tokens, valid)
     np.testing.assert_allclose(got[valid], expected[valid], atol=1e-4)
     if source == "live":
         original = huggingface_logits(FIXTURES / name, tokens, valid)
