@@ -72,6 +72,11 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CHATML_WITH_BOS = "{{ bos_token }}" + CHATML
+THINKING = CHATML + (
+    "{% if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}"
+    "<think>\n\n</think>\n\n{% endif %}"
+)
+"""With the switch that Qwen3's template has."""
 USER_ONLY = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + (
     "[INST] {{ messages[0].content }} [/INST]"
 )

@@ -70,15 +70,23 @@ def _tokenizer(
         if config.chat:
             remedy = "a tokenizer made from the task has no chat template; use null or false"
             raise UserError(f"{field}.chat", config.chat, remedy)
+        if config.chat_options:
+            remedy = "a tokenizer made from the task has no chat template; leave it out"
+            raise UserError(f"{field}.chat_options", config.chat_options, remedy)
         if chosen.kind == "bpe":
             return train_bpe(texts, vocab_size=chosen.vocab_size)
         return character_tokenizer(texts) if chosen.kind == "characters" else byte_tokenizer()
-    return Tokenizer.load(
-        chosen or str(directory),
-        field=f"{field}.tokenizer",
-        chat="auto" if config.chat is None else config.chat,
-        extra_stop_ids=_stop_ids(directory, f"{field}.model") if directory else (),
-    )
+    try:
+        return Tokenizer.load(
+            chosen or str(directory),
+            field=f"{field}.tokenizer",
+            chat="auto" if config.chat is None else config.chat,
+            chat_options=config.chat_options,
+            extra_stop_ids=_stop_ids(directory, f"{field}.model") if directory else (),
+        )
+    except UserError as error:
+        key = error.field.replace(".tokenizer.chat", ".chat")  # chat and chat_options
+        raise UserError(key, error.value, error.remedy) from error
 
 
 def _stop_ids(directory: Path, field: str) -> set[int]:

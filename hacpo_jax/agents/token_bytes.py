@@ -58,11 +58,12 @@ def continuation(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The same tokenizer for text that continues another: nothing is put before or around it.
 
     SentencePiece-style tokenizers put a space before a document. A response does not start one, so
-    the parts that insert it (`Prepend`, `Metaspace`, `ByteLevel`) are told not to.
+    the parts that insert it (`Prepend`, `Metaspace`, `ByteLevel`, and a `Replace` of what a
+    document starts with) are told not to.
     """
     spec = {key: part if key == "model" else copy.deepcopy(part) for key, part in spec.items()}
     spec["truncation"] = spec["padding"] = spec["post_processor"] = None
-    kept = [n for n in _leaves(spec["normalizer"], "normalizers") if n["type"] != "Prepend"]
+    kept = [n for n in _leaves(spec["normalizer"], "normalizers") if not _is_at_start(n)]
     spec["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
     for part in _leaves(spec["pre_tokenizer"], "pretokenizers"):
         if part["type"] == "Metaspace":
@@ -134,6 +135,12 @@ def _leaves(part: dict | Mapping | None, key: str) -> Iterable[dict]:
             yield from _leaves(member, key)
     else:
         yield part  # type: ignore[misc]
+
+
+def _is_at_start(normalizer: Mapping[str, Any]) -> bool:
+    if normalizer["type"] == "Replace":
+        return normalizer["pattern"].get("Regex", "").startswith((r"\A", "^"))
+    return normalizer["type"] == "Prepend"
 
 
 def _replacement(part: Mapping[str, Any]) -> tuple[str, str]:

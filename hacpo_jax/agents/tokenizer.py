@@ -1,11 +1,11 @@
 """One agent's tokenizer: prompts in, continuations out, and byte spans for both."""
 
+import difflib
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import tokenizers
@@ -17,6 +17,7 @@ from hacpo_jax.agents.token_bytes import (
     tile_by_offsets,
     token_bytes,
 )
+from hacpo_jax.agents.tokenizer_files import read_tokenizer
 from hacpo_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ vocabulary has it as an added token, because files of one model often disagree o
 # This is the date those templates fall back to themselves.
 _TEMPLATE_DATE = "26 Jul 2024"
 
-# transformers makes up an empty tokenizer for a directory that has none of these.
-_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+# What a chat template is given with every prompt, and what `apply_chat_template` takes for itself.
+_NO_OPTIONS = {"messages", "conversation", "add_generation_prompt", "continue_final_message"}
+_NO_OPTIONS |= {"tokenize", "chat_template", "tools", "documents"}
 
 Chat = Literal["auto"] | bool
 Span = tuple[int, int]
@@ -50,6 +52,7 @@ class Tokenizer:
     Attributes:
       size: exclusive upper bound of the known ids, added tokens included. A model's vocabulary may
         be larger (padded); ids from `size` on decode to nothing.
+      missing_ids: ids below `size` that no token has, sorted; they decode to nothing, too.
       eos_id: the id that ends a text which this tokenizer re-encodes.
       stop_ids: ids that end a response, sorted: the EOS, `extra_stop_ids`, and every token of
         `END_OF_TURN` that the vocabulary has.
@@ -57,17 +60,18 @@ class Tokenizer:
       pad_id: a filler; masks never come from it, and it may equal `eos_id`.
       is_chat: whether prompts go through the chat template.
       vocabulary_fingerprint: hash of the tokenizer itself: ids mean the same where it is equal.
-      fingerprint: hash of that, the chat template in use, the stop ids and the EOS.
+      fingerprint: hash of that, the chat template in use and its options, the stop ids and the EOS.
 
     Args:
       hf: the tokenizer. It is kept for its chat template and for `save`.
       chat: "auto" uses the chat template if there is one, True demands one, False ignores it.
+      chat_options: values of names in the chat template, such as `enable_thinking` of Qwen3's.
       extra_stop_ids: further stop ids, such as `eos_token_id` of `generation_config.json`.
       field: what errors call this tokenizer, e.g. `agents.0.tokenizer`.
 
     Raises:
-      UserError: no end token, no template though `chat=True`, a stop id outside the vocabulary, or
-        a decoder that does not give exact text.
+      UserError: no end token, no template though `chat=True`, an option that the template does not
+        have, a stop id outside the vocabulary, or a decoder that does not give exact text.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Tokenizer:
         hf: "PreTrainedTokenizerFast",
         *,
         chat: Chat = "auto",
+        chat_options: Mapping[str, Any] | None = None,
         extra_stop_ids: Iterable[int] = (),
         field: str = "tokenizer",
     ):
@@ -91,11 +96,15 @@ class Tokenizer:
         added = {id_: t.content for id_, t in backend.get_added_tokens_decoder().items()}
 
         self.size: int = 1 + max(vocab.values())
+        self.missing_ids: tuple[int, ...] = tuple(sorted({*range(self.size)} - {*vocab.values()}))
         self.eos_id: int = self._hf.eos_token_id
         self.bos_id: int | None = self._hf.bos_token_id
         self.pad_id: int = self.eos_id if hf.pad_token_id is None else self._hf.pad_token_id
         self.is_chat: bool = bool(hf.chat_template) and chat is not False
         self.stop_ids: tuple[int, ...] = self._stop_ids(extra_stop_ids, added, field)
+        template: Any = hf.chat_template if self.is_chat else None
+        self._chat_options = dict(chat_options or {})
+        _check_options(self._chat_options, template, f"{field}.chat_options")
 
         spec = json.loads(backend.to_str())
         # What a caller last asked of the tokenizer is kept in its JSON, but is not part of it.
@@ -122,9 +131,14 @@ class Tokenizer:
         self._texts.encode_special_tokens = True
 
         self.vocabulary_fingerprint: str = _digest(spec)
-        template = hf.chat_template if self.is_chat else None
         self.fingerprint: str = _digest(
-            [self.vocabulary_fingerprint, template, self.stop_ids, self.eos_id]
+            [
+                self.vocabulary_fingerprint,
+                template,
+                sorted(self._chat_options.items()),
+                self.stop_ids,
+                self.eos_id,
+            ]
         )
 
     @classmethod
@@ -134,32 +148,25 @@ class Tokenizer:
         *,
         field: str = "tokenizer",
         chat: Chat = "auto",
+        chat_options: Mapping[str, Any] | None = None,
         extra_stop_ids: Iterable[int] = (),
     ) -> Self:
         """Loads from a local directory or from the hub; code in the repository is never run.
 
         Args:
           path_or_hub_id: directory, or hub id such as `Qwen/Qwen3-4B`.
-          field, chat, extra_stop_ids: see the class.
+          field, chat, chat_options, extra_stop_ids: see the class.
 
         Raises:
           UserError: it cannot be loaded or is not a fast tokenizer; or see the class.
         """
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # seconds to import
-
-        directory = Path(path_or_hub_id)
-        if directory.is_dir() and not any((directory / name).exists() for name in _FILES):
-            remedy = f"has no tokenizer: none of {', '.join(_FILES)}"
-            raise UserError(field, str(path_or_hub_id), remedy)
-        try:
-            hf = AutoTokenizer.from_pretrained(str(path_or_hub_id), trust_remote_code=False)
-        except Exception as error:  # the Rust side raises plain Exception on a malformed file
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(field, str(path_or_hub_id), f"cannot be loaded: {reason}") from error
-        if not isinstance(hf, PreTrainedTokenizerFast):
-            remedy = f"{type(hf).__name__} is not a fast tokenizer; provide a tokenizer.json"
-            raise UserError(field, str(path_or_hub_id), remedy)
-        return cls(hf, chat=chat, extra_stop_ids=extra_stop_ids, field=field)
+        return cls(
+            read_tokenizer(path_or_hub_id, field),
+            chat=chat,
+            chat_options=chat_options,
+            extra_stop_ids=extra_stop_ids,
+            field=field,
+        )
 
     def encode_prompt(self, text: str, *, system: str | None = None) -> list[int]:
         """Ids of a prompt, ready to be continued.
@@ -240,8 +247,12 @@ class Tokenizer:
     ) -> tuple[int, ...]:
         extra = set(extra)
         for id_ in extra:
-            if not 0 <= id_ < self.size:
-                raise UserError(f"{field}.stop_ids", id_, f"must be in [0, {self.size})")
+            if not 0 <= id_ < self.size or id_ in self.missing_ids:
+                remedy = (
+                    f"must be in [0, {self.size}) and have a token; the model ends answers with "
+                    "it, so the tokenizer's files are incomplete or another model's"
+                )
+                raise UserError(f"{field}.stop_ids", id_, remedy)
         ends = {id_ for id_, content in added.items() if content in END_OF_TURN}
         return tuple(sorted({self.eos_id} | extra | ends))
 
@@ -251,12 +262,18 @@ class Tokenizer:
         messages = [{"role": "user", "content": text}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
+        options = {"date_string": _TEMPLATE_DATE} | self._chat_options
         try:
-            return self._hf.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, date_string=_TEMPLATE_DATE
+            prompt = self._hf.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except TemplateError as error:
-            raise UserError("system", system, f"the chat template refuses it: {error}") from error
+        except (TemplateError, TypeError, ValueError) as error:
+            field, value = ("prompt", text) if system is None else ("system", system)
+            raise UserError(field, value, f"the chat template refuses it: {error}") from error
+        if system is not None and system.strip() not in prompt:
+            remedy = "the chat template leaves it out; put it into the prompt"
+            raise UserError("system", system, remedy)
+        return prompt
 
     def _raw(self, ids: Iterable[int]) -> bytes:
         get = self._bytes.get
@@ -274,6 +291,24 @@ class Tokenizer:
         parts = [text[a:b] for a, b in pairwise(cuts)]
         encodings = self._texts.encode_batch_fast(parts, add_special_tokens=False)
         return [id_ for e in encodings for id_ in e.ids if id_ not in self._control]
+
+
+def _check_options(
+    options: Mapping[str, Any], template: str | Mapping[str, str] | None, field: str
+) -> None:
+    text = template.get("default", "") if isinstance(template, Mapping) else template
+    for name, value in options.items():
+        if text is None:
+            remedy = "needs a chat template, and none is in use"
+        elif name in _NO_OPTIONS:
+            remedy = "every chat template is given it by itself"
+        elif name not in (names := set(re.findall(r"[^\W\d]\w*", text))):
+            close = difflib.get_close_matches(name, names, n=1)
+            nearest = f"; did you mean {close[0]!r}?" if close else ""
+            remedy = f"the chat template never mentions it{nearest}"
+        else:
+            continue
+        raise UserError(f"{field}.{name}", value, remedy)
 
 
 def _unicode(text: str) -> str:

@@ -104,6 +104,8 @@ class Agent(Section):
       model: a Hugging Face directory, a hub id, or the shape of a new model.
       tokenizer: a directory, a hub id, or a tokenizer to be made; null takes the model's own.
       chat: prompts go through the tokenizer's chat template; null does so when it has one.
+      chat_options: what names in that template stand for, such as `{enable_thinking: false}` for
+        Qwen3.
       optimizer: keys that differ from the top-level `optimizer`.
       algorithm: keys that differ from the top-level `algorithm`: agents may learn in different
         ways from the same answers.
@@ -122,6 +124,7 @@ class Agent(Section):
         | None
     ) = None
     chat: bool | None = None
+    chat_options: dict[str, Any] = Field(default={})
     optimizer: Optimizer = Optimizer()
     algorithm: Algorithm = Algorithm()
     warm_start: WarmStart | None = None

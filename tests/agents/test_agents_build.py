@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from tiny_runs import AGENTS, LLAMA
-from tokenizer_zoo import STORY, letters_hf
+from tokenizer_zoo import STORY, THINKING, byte_level_hf, letters_hf
 
 from hacpo_jax.agents import AgentGroup, build_agents, group_agents, initial_params
 from hacpo_jax.config import AgentConfig
@@ -70,6 +70,39 @@ def test_a_broken_generation_config_is_named(directory, text):
     (directory / "generation_config.json").write_text(text)
     with pytest.raises(UserError, match=r"agents\.0\.model = .*config.json': not a JSON"):
         built({"model": str(directory)})
+
+
+def test_agents_that_differ_by_a_switch_of_the_template_are_apart(directory, tmp_path):
+    """One thinks and the other does not: same model, same template, two kinds of prompts."""
+    byte_level_hf(template=THINKING).save_pretrained(tmp_path / "chat")
+    model = LLAMA | {"max_position_embeddings": 64}
+    thinks = {"model": model, "tokenizer": str(tmp_path / "chat")}
+    agents = built(thinks, thinks | {"chat_options": {"enable_thinking": False}}, thinks)
+    prompts = [agent.tokenizer.decode(agent.tokenizer.encode_prompt("1")) for agent in agents]
+    assert prompts[0] == prompts[2] != prompts[1] == prompts[0] + "<think>\n\n</think>\n\n"
+    assert [group.indices for group in group_agents(agents)] == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        (
+            {"chat_options": {"enable_thinkin": False}},
+            r"chat_options\.enable_thinkin = .*did",
+        ),
+        ({"chat_options": {"enable_thinking": 1}, "chat": False}, r"chat_options\.enable_thinking"),
+        ({"chat_options": {"x": 1}, "tokenizer": {"kind": "bytes"}}, r"chat_options = .*made from"),
+        ({"chat": True, "tokenizer": "plain"}, r"chat = True: .* has no chat template"),
+    ],
+)
+def test_chat_settings_that_cannot_work_are_named_as_in_the_config(tmp_path, section, line):
+    byte_level_hf(template=THINKING).save_pretrained(tmp_path / "chat")
+    byte_level_hf().save_pretrained(tmp_path / "plain")
+    section = {"model": LLAMA, "tokenizer": "chat"} | section
+    if isinstance(section["tokenizer"], str):
+        section["tokenizer"] = str(tmp_path / section["tokenizer"])
+    with pytest.raises(UserError, match=rf"^agents\.1\.{line}"):
+        built(AGENTS["one"], section)
 
 
 def test_a_missing_directory_is_named(tmp_path):

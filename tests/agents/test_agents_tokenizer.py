@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizer_zoo import (
@@ -16,6 +17,7 @@ from tokenizer_zoo import (
     SHARED_MODELS,
     STORY,
     TEXTS,
+    THINKING,
     USER_ONLY,
     byte_level_hf,
     exact,
@@ -24,7 +26,7 @@ from tokenizer_zoo import (
     unigram_hf,
 )
 from tokenizers import normalizers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, train_bpe
 from hacpo_jax.agents.tokenizer import Tokenizer
@@ -191,6 +193,57 @@ def test_chat_prompt_does_not_change_with_the_date():
     assert tokenizer.decode(tokenizer.encode_prompt("hi")) == "26 Jul 2024 hi"
 
 
+def test_options_reach_the_chat_template():
+    """Qwen3 does not think where an empty thought is put before its answer."""
+    hf = byte_level_hf(template=THINKING, adds_bos=True)
+
+    def prompt(**options) -> str:
+        tokenizer = Tokenizer(hf, chat_options=options)
+        return tokenizer.decode(tokenizer.encode_prompt("1+1?", system="be brief"))
+
+    thinking = prompt()
+    assert thinking.endswith("<|im_start|>assistant\n")
+    assert prompt(enable_thinking=True) == thinking
+    assert prompt(enable_thinking=False) == thinking + "<think>\n\n</think>\n\n"
+    assert prompt(enable_thinking=False).count("<s>") == 1
+
+
+def test_an_option_may_set_the_date_that_is_otherwise_fixed():
+    hf = byte_level_hf(template="{{ date_string }} {{ messages[0].content }}")
+    tokenizer = Tokenizer(hf, chat_options={"date_string": "1 Jan 2026"})
+    assert tokenizer.decode(tokenizer.encode_prompt("hi")) == "1 Jan 2026 hi"
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "words"),
+    [
+        (THINKING, "enable_thinkin", "never mentions it; did you mean 'enable_thinking'?"),
+        (THINKING, "enable", "never mentions it"),
+        (CHATML, "enable_thinking", "never mentions it"),
+        (THINKING, "messages", "given it by itself"),
+        (THINKING, "add_generation_prompt", "given it by itself"),
+        (THINKING, "tokenize", "given it by itself"),
+        (None, "enable_thinking", "needs a chat template"),
+    ],
+)
+def test_options_that_the_template_does_not_have_are_refused_by_name(template, name, words):
+    hf = byte_level_hf(template=template)
+    make = lambda: Tokenizer(hf, chat_options={name: False}, field="tok")  # noqa: E731
+    refuse(f"tok.chat_options.{name}", words, make)
+
+
+def test_options_need_the_template_in_use():
+    hf = byte_level_hf(template=THINKING)
+    make = lambda: Tokenizer(hf, chat=False, chat_options={"enable_thinking": False})  # noqa: E731
+    refuse("tokenizer.chat_options.enable_thinking", "none is in use", make)
+
+
+def test_a_template_that_an_option_breaks_is_told_in_one_line():
+    template = "{{ messages[0].content }}{{ 1 + extra }}"
+    tokenizer = Tokenizer(byte_level_hf(template=template), chat_options={"extra": "x"})
+    refuse("prompt", "the chat template refuses it", lambda: tokenizer.encode_prompt("a"))
+
+
 def test_smollm2_chat_prompt_equals_transformers():
     """The template's text, encoded once: as HF does in one go."""
     hf = byte_level_hf(template=CHATML)
@@ -273,6 +326,21 @@ def test_stop_ids_are_explicit():
         assert exact("smollm2-135m").stop_ids == (0, 2)
 
 
+def test_ids_below_the_size_that_no_token_has():
+    """Phi-4-mini: 18 ids between its words and its last control tokens belong to nothing."""
+    hf = letters_hf()
+    spec = json.loads(hf.backend_tokenizer.to_str())
+    spec["model"]["vocab"] = {"<eos>": 0, "a": 1, "b": 4, "c": 6}
+    spec["added_tokens"] = []
+    backend = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    holed = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    tokenizer = Tokenizer(holed)
+    assert (tokenizer.size, tokenizer.missing_ids) == (7, (2, 3, 5))
+    assert tokenizer.decode([1, 2, 3, 4, 5, 6]) == "abc"
+    assert Tokenizer(hf).missing_ids == ()
+    refuse("tokenizer.stop_ids", "have a token", lambda: Tokenizer(holed, extra_stop_ids=[5]))
+
+
 def test_size_counts_added_tokens():
     hf = byte_level_hf()
     assert Tokenizer(hf).size == 300
@@ -299,9 +367,13 @@ def test_save_and_load(name, tmp_path):
 def test_fingerprints():
     base = Tokenizer(byte_level_hf(template=CHATML))
     assert Tokenizer(byte_level_hf(template=CHATML)).fingerprint == base.fingerprint
+    thinking = Tokenizer(byte_level_hf(template=THINKING))
+    switched = Tokenizer(byte_level_hf(template=THINKING), chat_options={"enable_thinking": False})
+    assert thinking.fingerprint != switched.fingerprint
     for other in (
         Tokenizer(byte_level_hf(template=CHATML), chat=False),
         Tokenizer(byte_level_hf(template=CHATML_WITH_BOS)),
+        thinking,
         Tokenizer(byte_level_hf(template=CHATML), extra_stop_ids=[5]),
     ):
         assert other.fingerprint != base.fingerprint
@@ -370,3 +442,5 @@ def test_a_system_message_needs_a_place():
     strict = Tokenizer(byte_level_hf(template=USER_ONLY))
     assert strict.decode(strict.encode_prompt("a")) == "[INST] a [/INST]"
     refuse("system", "no system", lambda: strict.encode_prompt("a", system="b"))
+    deaf = Tokenizer(byte_level_hf(template="[INST] {{ messages[-1].content }} [/INST]"))
+    refuse("system", "leaves it out", lambda: deaf.encode_prompt("a", system="b"))

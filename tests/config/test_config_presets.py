@@ -281,8 +281,16 @@ def test_the_seven_benchmarks_of_the_paper_are_read_as_published(name, tmp_path)
 def test_prompts_ask_for_a_box(name):
     asked = render(load(name).task.template, Example(id="x", prompt="What is 1+1?", answer="2"))
     assert asked.startswith("What is 1+1?\n")
-    assert r"\boxed{}" in asked
-    assert asked.endswith("/no_think") == (name == "hacpo_qwen3_4b_instruct_state")
+    assert asked.endswith(r"\boxed{}.")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_thinking_is_switched_off_for_the_one_agent_that_has_the_switch(name):
+    options = {agent.model: agent.chat_options for agent in load(name).agents}
+    switched = {"Qwen/Qwen3-4B": {"enable_thinking": False}}
+    if name != "hacpo_qwen3_4b_instruct_state":
+        switched = {}
+    assert {model: chosen for model, chosen in options.items() if chosen} == switched
 
 
 def test_the_real_files_are_read_whole(shared_dir, tmp_path):
