@@ -207,10 +207,25 @@ def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
     assert (batch.answers.response_lengths > 0).sum() == 6
 
 
+@pytest.mark.parametrize(
+    ("shown", "extra"), [(0, 0), (1, 1), (3, 1), (4, 2), (7, 4), (12, 4), (13, 8), (18, 8)]
+)
+def test_numbers_of_micro_batches_are_few_whatever_is_transferred(shown, extra):
+    """18 rows of groups in 6 micro-batches; the rest in none, or in a power of two of them."""
+    weight = np.zeros((2, 3, 6), np.float32)
+    weight[0].flat[:shown] = 0.1
+    view = view_of(samples=6, weight=weight)
+    batch = mini_batch([view], [np.array([[1, 0], [1, 1], [1, 2]])], micro_batch_rows=3)
+    assert batch.source.shape == (1, 6 + extra, 3)
+    assert (batch.transfer_weight > 0).sum() == shown
+
+
 def test_learners_of_a_group_are_stacked():
     pairs = np.array([[0, 1], [1, 0]])
     views = [view_of(learner=k) for k in (0, 1)]
-    alone = [mini_batch([view], [pairs[::step]], 4) for view, step in zip(views, (1, -1), strict=True)]
+    alone = [
+        mini_batch([view], [pairs[::step]], 4) for view, step in zip(views, (1, -1), strict=True)
+    ]
     both = mini_batch(views, [pairs, pairs[::-1]], 4)
     for k, one in enumerate(alone):
         for mine, its in zip(jax.tree.leaves(both), jax.tree.leaves(one), strict=True):

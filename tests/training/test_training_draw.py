@@ -85,6 +85,16 @@ def test_problems_that_teach_by_algorithm(first, second, expected):
     assert np.flatnonzero(teaches(run, drawn)).tolist() == expected
 
 
+def test_advantages_of_peers_teach_only_who_learns_from_their_answers():
+    """Agent one is exactly average: pooled, only its peers would have something to learn."""
+    rewards = np.array([[[0.5, 0.5]], [[1, 1]], [[0, 0]]], np.float32)
+    drawn = Drawn(np.arange(1), (), (), rewards, np.ones(rewards.shape, bool), None)
+    others = (("two", algorithm("gspo")), ("three", algorithm("gspo")))
+    for name, expected in (("xgrpo", False), ("prp", True)):
+        run = run_of(agents=(("one", algorithm(name)), *others))
+        assert teaches(run, drawn).tolist() == [expected]
+
+
 def test_what_counts_as_solved_follows_the_largest_reward():
     """More than half of it: 3 of 5, but not 2."""
     rewards = np.array([[[0, 0], [0, 0], [0, 0]], [[2, 2], [3, 3], [3, 3]]], np.float32)
