@@ -10,7 +10,11 @@ from hacpo_jax.errors import UserError
 # Weights as safetensors only: the other formats are pickles, or not for training.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt"]
 _UNWANTED = ["*/*", "consolidated*"]  # exports to other runtimes, second copies of the weights
-_OTHER_WEIGHTS = (".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+_GGUF = (
+    "GGUF is out of scope: its quantized weights are for inference and cannot be trained; name the "
+    "model that it was made from, as safetensors"
+)
 
 
 def resolve_model(path_or_hub_id: str, field: str) -> Path:
@@ -24,6 +28,8 @@ def resolve_model(path_or_hub_id: str, field: str) -> Path:
       UserError: there is neither, or it has no weights as safetensors.
     """
     directory = Path(path_or_hub_id).expanduser()
+    if directory.is_file() and directory.suffix == ".gguf":
+        raise UserError(field, path_or_hub_id, _GGUF)
     if directory.is_file():
         raise UserError(field, path_or_hub_id, "is a file; name the directory that holds it")
     if not directory.is_dir() and path_or_hub_id.startswith(("/", ".", "~")):
@@ -32,6 +38,8 @@ def resolve_model(path_or_hub_id: str, field: str) -> Path:
         directory = _download(path_or_hub_id, field)
     files = sorted(path.name for path in directory.iterdir())
     if not any(name.endswith(".safetensors") for name in files):
+        if "gguf" in path_or_hub_id.lower() or any(name.endswith(".gguf") for name in files):
+            raise UserError(field, path_or_hub_id, _GGUF)
         others = [name for name in files if name.endswith(_OTHER_WEIGHTS)]
         found = f"holds {', '.join(others)} but" if others else "has"
         raise UserError(

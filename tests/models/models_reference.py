@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
-from hacpo_jax.models import ModelConfig, bind, load_model
+from hacpo_jax.models import KeyValues, ModelConfig, bind, load_model
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 NAMES = (
@@ -79,6 +79,53 @@ def row_logits(config: ModelConfig, params, tokens: np.ndarray, valid: np.ndarra
     pads = (0, LONGEST - len(tokens))
     padded, real = np.pad(tokens, pads, constant_values=9)[None], np.pad(valid, pads)[None]
     return logits_of(config, params, padded, real)[0, : len(tokens)]
+
+
+def cached_logits(
+    config: ModelConfig, params, tokens: np.ndarray, valid: np.ndarray, new_tokens: np.ndarray
+) -> np.ndarray:
+    """Logits `[P, G, C, V]` after each of `new_tokens` `[P, G, C]`, decoded one by one.
+
+    The prompts are `tokens` `[P, S]`, padded on the left.
+    """
+    prompts, responses, steps = new_tokens.shape
+    # One position of the cache is never filled, and what it holds must not be seen.
+    shape = (config.num_layers, prompts, responses, config.num_kv_heads, steps + 1, config.head_dim)
+
+    @jax.jit
+    def decode_all(params):
+        decoder = bind(config, params)
+        _, prompt = decoder.prefill(tokens, positions_of(valid), valid, dtype=jnp.float32)
+        start = jnp.broadcast_to(valid.sum(-1)[:, None], (prompts, responses))
+
+        def decode_one(cache, at):
+            step, newest = at
+            hidden, new = decoder.decode(
+                newest, start + step, prompt, valid, cache, step, dtype=jnp.float32
+            )
+            cache = jax.tree.map(lambda old, add: old.at[..., step, :].set(add), cache, new)
+            return cache, hidden @ decoder.unembedding().T
+
+        cache = KeyValues(jnp.full(shape, 99.0), jnp.full(shape, 99.0))
+        at = (jnp.arange(steps), np.moveaxis(new_tokens, 2, 0))
+        return jax.lax.scan(decode_one, cache, at)[1]
+
+    return np.moveaxis(np.asarray(decode_all(params)), 0, 2)
+
+
+def assert_cached_equals_full(config: ModelConfig, params, tokens, valid, new_tokens) -> None:
+    """Cached decoding against one full forward pass, as tight as float32 allows."""
+    prompts, responses, steps = new_tokens.shape
+    got = cached_logits(config, params, tokens, valid, new_tokens)
+    for p in range(prompts):
+        for g in range(responses):
+            whole = np.concatenate([tokens[p], new_tokens[p, g]])
+            whole_valid = np.pad(valid[p], (0, steps), constant_values=True)
+            expected = row_logits(config, params, whole, whole_valid)[-steps:]
+            # Of logits up to 11, float32 leaves transformers itself 1.7e-5 from float64; here two
+            # float32 passes are compared.
+            bound = 4e-6 * np.abs(expected).max()
+            np.testing.assert_allclose(got[p, g], expected, rtol=0, atol=bound)
 
 
 def greedy(config: ModelConfig, params, prompt: np.ndarray, count: int) -> list[int]:

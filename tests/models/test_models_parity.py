@@ -9,6 +9,7 @@ import pytest
 from models_reference import (
     NAMES,
     SOURCES,
+    assert_cached_equals_full,
     expected_logits,
     forward,
     greedy,
@@ -20,7 +21,7 @@ from models_reference import (
 )
 from tokenizers import Tokenizer
 
-from hacpo_jax.models import KeyValues, RopeScaling, bind, load_model
+from hacpo_jax.models import RopeScaling, bind, load_model
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.hf_layout import entries
 from hacpo_jax.models.rope import inverse_frequencies
@@ -78,40 +79,9 @@ def test_greedy_continuation_equals_transformers(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_cached_decoding_equals_full_forward(name):
     """Fault kind: cached decoding against one full forward pass, tight in float32."""
-    config, params = model(name)
-    tokens, valid = stored(name)["tokens"], stored(name)["valid"]
-    prompts, responses, steps = 2, 2, 5
-    rng = np.random.default_rng(3)
-    new_tokens = rng.integers(3, config.vocab_size, (steps, prompts, responses))
-    # One position of the cache is never filled, and what it holds must not be seen.
-    shape = (config.num_layers, prompts, responses, config.num_kv_heads, steps + 1, config.head_dim)
-
-    @jax.jit
-    def decode_all(params):
-        decoder = bind(config, params)
-        _, prompt = decoder.prefill(tokens, positions_of(valid), valid, dtype=jnp.float32)
-        start = jnp.broadcast_to(valid.sum(-1)[:, None], (prompts, responses))
-
-        def decode_one(cache, at):
-            step, newest = at
-            hidden, new = decoder.decode(
-                newest, start + step, prompt, valid, cache, step, dtype=jnp.float32
-            )
-            cache = jax.tree.map(lambda old, add: old.at[..., step, :].set(add), cache, new)
-            return cache, hidden @ decoder.unembedding().T
-
-        cache = KeyValues(jnp.full(shape, 99.0), jnp.full(shape, 99.0))
-        return jax.lax.scan(decode_one, cache, (jnp.arange(steps), new_tokens))[1]
-
-    got = np.moveaxis(np.asarray(decode_all(params)), 0, 2).reshape(4, steps, -1)
-    continuations = np.moveaxis(new_tokens, 0, 2).reshape(4, steps)
-    whole = np.concatenate([np.repeat(tokens, responses, axis=0), continuations], axis=1)
-    whole_valid = np.pad(np.repeat(valid, responses, axis=0), ((0, 0), (0, steps)), "edge")
-    expected = np.stack(
-        [row_logits(config, params, *row)[-steps:] for row in zip(whole, whole_valid, strict=True)]
-    )
-    # Of logits up to 11, float32 leaves transformers itself 1.7e-5 from float64.
-    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    held = stored(name)
+    new_tokens = np.random.default_rng(3).integers(3, 48, (2, 2, 5))
+    assert_cached_equals_full(*model(name), held["tokens"], held["valid"], new_tokens)
 
 
 def test_row_without_a_valid_token_is_finite():

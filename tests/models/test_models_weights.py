@@ -324,6 +324,20 @@ def test_pickled_weights_are_refused(tmp_path):
         resolve_model(str(tmp_path / "config.json"), "m")
 
 
+def test_gguf_is_out_of_scope(tmp_path, monkeypatch):
+    """A file, a directory, and a hub id whose download brought nothing that could be used."""
+    directory = tmp_path / "some-model"
+    directory.mkdir()
+    (directory / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    (directory / "config.json").write_text("{}")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(empty))
+    for name in (directory, directory / "model-Q4_K_M.gguf", "some/model-GGUF"):
+        with pytest.raises(UserError, match=r"GGUF is out of scope.*made from, as safetensors"):
+            resolve_model(str(name), "agents.0.model")
+
+
 @pytest.mark.parametrize("name", ["no/such", "not/a/hub/id"])
 def test_neither_directory_nor_on_the_hub(name, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
