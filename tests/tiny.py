@@ -86,8 +86,16 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def full_log_probs(
-    config: ModelConfig, params, prompt, response, *, temperature=1.0, num_tokens=VOCAB
+    config: ModelConfig,
+    params,
+    prompt,
+    response,
+    *,
+    temperature=1.0,
+    num_tokens=VOCAB,
+    missing_ids=(),
 ) -> np.ndarray:
     """Log-prob `[T]` of each response token, by one full forward pass."""
     logits = full_logits(config, params, [*prompt, *response])[len(prompt) - 1 : -1, :num_tokens]
+    logits[:, list(missing_ids)] = -np.inf
     return log_softmax(logits / temperature)[np.arange(len(response)), list(response)]

@@ -125,6 +125,7 @@ def _answers(group: "AgentGroup", params: dict, options: _Options):
         sampler=Sampler(options.temperature, options.top_k, options.top_p),
         max_new_tokens=options.max_new_tokens or min(positions - len(prompt), _DEFAULT_TOKENS),
         stop_ids=tokenizer.stop_ids,
+        missing_ids=tokenizer.missing_ids,
         num_tokens=tokenizer.size,
         dtype=compute_dtype("auto"),
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hacpo_jax.models import Decoder, KeyValues, ModelConfig, bind
-from hacpo_jax.rollout.sampling import Sampler, draw
+from hacpo_jax.rollout.sampling import Sampler, draw, is_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,7 @@ class DecodeSpec:
       stop_ids: tokens that end an answer.
       num_tokens: ids from here on are unknown to the tokenizer and never drawn.
       dtype: dtype of activations and cache.
+      missing_ids: further ids that the tokenizer does not know.
     """
 
     model: ModelConfig
@@ -29,6 +30,7 @@ class DecodeSpec:
     stop_ids: tuple[int, ...]
     num_tokens: int
     dtype: jnp.dtype
+    missing_ids: tuple[int, ...] = ()
 
 
 @jax.tree_util.register_dataclass
@@ -149,7 +151,8 @@ def _draw_next(
     """Draw token number `step` of every answer from `hidden` `[P, G, H]` and record it."""
     table = model.unembedding().astype(spec.dtype)
     logits = jnp.einsum("pgh,vh->pgv", hidden, table, preferred_element_type=jnp.float32)
-    logits = jnp.where(jnp.arange(logits.shape[-1]) < spec.num_tokens, logits, -jnp.inf)
+    known = is_known(jnp.arange(logits.shape[-1]), spec.num_tokens, spec.missing_ids)
+    logits = jnp.where(known, logits, -jnp.inf)
     token_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys.reshape(-1), step)
     uniform = jax.vmap(jax.random.uniform)(token_keys)
     tokens, log_probs = draw(logits.reshape(-1, logits.shape[-1]), uniform, spec.sampler)

@@ -31,6 +31,11 @@ class Sampler:
             raise ValueError(f"top_p = {self.top_p}: must be in (0, 1]")
 
 
+def is_known(ids: jax.Array, num_tokens: int, missing_ids: tuple[int, ...]) -> jax.Array:
+    """Whether the tokenizer has a token for each id; sampler and trainer ask the same."""
+    return (ids < num_tokens) & ~jnp.isin(ids, jnp.asarray(missing_ids, jnp.int32))
+
+
 def draw(logits: jax.Array, uniform: jax.Array, sampler: Sampler) -> tuple[jax.Array, jax.Array]:
     """Draw one token a row.
 

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hacpo_jax.rollout.sampling import is_known
+
 BLOCK = 8192
 
 
@@ -20,6 +22,7 @@ def token_log_probs(
     temperature: float,
     num_tokens: int,
     block: int = BLOCK,
+    missing_ids: tuple[int, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
     """Log-prob of each target and entropy of its distribution.
 
@@ -30,24 +33,25 @@ def token_log_probs(
       temperature: divides the logits, exactly as in sampling.
       num_tokens: ids from here on have no probability, exactly as in sampling.
       block: vocabulary rows looked at together.
+      missing_ids: further ids without probability, exactly as in sampling.
 
     Returns:
       Log-probs `[N]` and entropies `[N]`, float32, in nats.
     """
-    return _blockwise(hidden, table, targets, temperature, num_tokens, block)
+    return _blockwise(hidden, table, targets, temperature, (num_tokens, missing_ids), block)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _blockwise(hidden, table, targets, temperature, num_tokens, block) -> Any:
-    return _forward(hidden, table, targets, temperature, num_tokens, block)[0]
+def _blockwise(hidden, table, targets, temperature, known, block) -> Any:
+    return _forward(hidden, table, targets, temperature, known, block)[0]
 
 
-def _forward(hidden, table, targets, temperature, num_tokens, block):
+def _forward(hidden, table, targets, temperature, known, block):
     n, block = hidden.shape[0], min(block, table.shape[0])
 
     def visit(carry, index):
         top, total, weighted, chosen = carry
-        logits, start = _block_logits(hidden, table, index, temperature, num_tokens, block)
+        logits, start = _block_logits(hidden, table, index, temperature, known, block)
         new_top = jnp.maximum(top, logits.max(axis=-1))
         kept, weights = jnp.exp(top - new_top), jnp.exp(logits - new_top[:, None])
         total = total * kept + weights.sum(axis=-1)
@@ -67,14 +71,14 @@ def _forward(hidden, table, targets, temperature, num_tokens, block):
     return (chosen - normalizer, entropy), saved
 
 
-def _backward(temperature, num_tokens, block, saved, cotangents):
+def _backward(temperature, known, block, saved, cotangents):
     hidden, table, targets, normalizer, entropy = saved
     d_log_prob, d_entropy = cotangents
     block = min(block, table.shape[0])
 
     def visit(carry, index):
         d_hidden, d_table = carry
-        logits, start = _block_logits(hidden, table, index, temperature, num_tokens, block)
+        logits, start = _block_logits(hidden, table, index, temperature, known, block)
         log_probs = logits - normalizer[:, None]
         probs = jnp.exp(log_probs)
         surprise = jnp.where(probs > 0, log_probs, 0.0) + entropy[:, None]
@@ -97,7 +101,7 @@ def _backward(temperature, num_tokens, block, saved, cotangents):
 _blockwise.defvjp(_forward, _backward)
 
 
-def _block_logits(hidden, table, index, temperature, num_tokens, block):
+def _block_logits(hidden, table, index, temperature, known, block):
     """Tempered float32 logits `[N, block]` of block `index`, and the id of its first column.
 
     The last block is moved back to end with the table; the columns that an earlier block has
@@ -107,7 +111,7 @@ def _block_logits(hidden, table, index, temperature, num_tokens, block):
     rows = jax.lax.dynamic_slice_in_dim(table, start, block).astype(hidden.dtype)
     logits = jnp.matmul(hidden, rows.T, preferred_element_type=jnp.float32) / temperature
     ids = start + jnp.arange(block)
-    return jnp.where((ids >= index * block) & (ids < num_tokens), logits, -jnp.inf), start
+    return jnp.where((ids >= index * block) & is_known(ids, *known), logits, -jnp.inf), start
 
 
 def _is_in(targets: jax.Array, index: jax.Array, block: int) -> jax.Array:

@@ -79,6 +79,7 @@ class Run:
             max_new_tokens=max_new_tokens,
             stop_ids=group.tokenizer.stop_ids,
             num_tokens=group.tokenizer.size,
+            missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
         )
 
@@ -88,6 +89,7 @@ class Run:
             model=group.model,
             temperature=self.config.sampling.temperature,
             num_tokens=group.tokenizer.size,
+            missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
             remat=self.config.training.remat,
         )

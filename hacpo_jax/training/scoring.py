@@ -21,6 +21,7 @@ class PolicySpec:
       dtype: dtype of activations.
       remat: recompute layers in the backward pass instead of storing them.
     """
+      missing_ids: further ids that the tokenizer does not know.
 
     model: ModelConfig
     temperature: float
@@ -28,6 +29,7 @@ class PolicySpec:
     dtype: jnp.dtype
     remat: bool = False
 
+    missing_ids: tuple[int, ...] = ()
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,7 @@ def answer_log_probs(params, answers: Answers, spec: PolicySpec) -> tuple[jax.Ar
         spec.temperature,
         spec.num_tokens,
     )
+        missing_ids=spec.missing_ids,
     return log_probs.reshape(answers.responses.shape), entropy.reshape(answers.responses.shape)
 
 

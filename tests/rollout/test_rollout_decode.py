@@ -64,22 +64,27 @@ def test_greedy_answers_are_those_of_transformers():
     assert not rollouts.log_probs[0, 0, 0, end:].any()
 
 
-@pytest.mark.parametrize(("temperature", "num_tokens"), [(1.0, VOCAB), (0.7, 25)])
-def test_log_probs_are_those_of_one_full_forward_pass(temperature, num_tokens):
+@pytest.mark.parametrize(
+    ("temperature", "num_tokens", "missing_ids"),
+    [(1.0, VOCAB, ()), (0.7, 25, ()), (0.7, 25, tuple(range(0, 20, 2)))],
+)
+def test_log_probs_are_those_of_one_full_forward_pass(temperature, num_tokens, missing_ids):
     """Sampler against a full pass, tempered; prompts that hold the end token, pad id or both.
 
     Ids that the tokenizer does not know are never drawn and have no mass.
     """
-    spec = dataclasses.replace(DECODE, sampler=Sampler(temperature), num_tokens=num_tokens)
+    known = {"num_tokens": num_tokens, "missing_ids": missing_ids}
+    spec = dataclasses.replace(DECODE, sampler=Sampler(temperature), **known)
     weights = llama_params()
     seen = set()
     for p, ids, log_probs, _ in rows(run(spec)):
-        expected = full_log_probs(
-            LLAMA, weights, PROMPTS[p], ids, temperature=temperature, num_tokens=num_tokens
-        )
+        expected = full_log_probs(LLAMA, weights, PROMPTS[p], ids, temperature=temperature, **known)
         np.testing.assert_allclose(log_probs, expected, atol=1e-4)
         seen |= set(ids)
     assert num_tokens * 3 // 4 <= max(seen) < num_tokens
+    assert seen.isdisjoint(missing_ids)
+    # Drawn from often enough that leaving out half of them is no accident.
+    assert missing_ids or len(seen & set(range(0, 20, 2))) >= 5
 
 
 def test_every_draw_is_the_inverse_distribution_at_its_own_uniform_number():

@@ -51,10 +51,14 @@ def test_padding_changes_nothing(width, longest):
         np.testing.assert_allclose(entropy[row, : len(response)], entropies, atol=2e-5)
 
 
-@pytest.mark.parametrize(("temperature", "num_tokens"), [(1.0, VOCAB), (0.7, 25)])
-def test_trainer_and_sampler_agree_token_by_token(temperature, num_tokens):
+@pytest.mark.parametrize(
+    ("temperature", "num_tokens", "missing_ids"),
+    [(1.0, VOCAB, ()), (0.7, 25, ()), (0.7, 25, tuple(range(3, 24, 2)))],
+)
+def test_trainer_and_sampler_agree_token_by_token(temperature, num_tokens, missing_ids):
     """One sample scored by both; tempered alike, and over the same ids."""
-    spec = dataclasses.replace(DECODE, sampler=Sampler(temperature), num_tokens=num_tokens)
+    known = {"num_tokens": num_tokens, "missing_ids": missing_ids}
+    spec = dataclasses.replace(DECODE, sampler=Sampler(temperature), **known)
     keys = answer_keys(0, [0], 0, range(3), 4)
     rollouts = answer(stacked(llama_params()), PROMPTS, keys, spec, max_rows=64)
     answers = Answers(
@@ -63,7 +67,7 @@ def test_trainer_and_sampler_agree_token_by_token(temperature, num_tokens):
         responses=rollouts.tokens.reshape(12, -1),
         response_lengths=rollouts.lengths.reshape(12),
     )  # type: ignore[arg-type]
-    policy = dataclasses.replace(POLICY, temperature=temperature, num_tokens=num_tokens)
+    policy = dataclasses.replace(POLICY, temperature=temperature, **known)
     micro_batches = jax.tree.map(lambda x: x.reshape(1, 3, 4, *x.shape[1:]), answers)
     found = score(stacked(llama_params()), micro_batches, spec=policy).reshape(12, -1)
     gaps = np.abs(np.asarray(found) - rollouts.log_probs.reshape(12, -1))[answers.mask]
