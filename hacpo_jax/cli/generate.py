@@ -125,8 +125,8 @@ def _answers(group: "AgentGroup", params: dict, options: _Options):
         sampler=Sampler(options.temperature, options.top_k, options.top_p),
         max_new_tokens=options.max_new_tokens or min(positions - len(prompt), _DEFAULT_TOKENS),
         stop_ids=tokenizer.stop_ids,
-        missing_ids=tokenizer.missing_ids,
         num_tokens=tokenizer.size,
+        missing_ids=tokenizer.missing_ids,
         dtype=compute_dtype("auto"),
     )
     # The same draws for an agent of a run and for its export, whichever its place in the run.

@@ -20,16 +20,16 @@ class PolicySpec:
       num_tokens: ids from here on are unknown to the tokenizer and have no probability.
       dtype: dtype of activations.
       remat: recompute layers in the backward pass instead of storing them.
-    """
       missing_ids: further ids that the tokenizer does not know.
+    """
 
     model: ModelConfig
     temperature: float
     num_tokens: int
     dtype: jnp.dtype
     remat: bool = False
-
     missing_ids: tuple[int, ...] = ()
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +81,8 @@ def answer_log_probs(params, answers: Answers, spec: PolicySpec) -> tuple[jax.Ar
         answers.responses.reshape(-1),
         spec.temperature,
         spec.num_tokens,
-    )
         missing_ids=spec.missing_ids,
+    )
     return log_probs.reshape(answers.responses.shape), entropy.reshape(answers.responses.shape)
 
 
