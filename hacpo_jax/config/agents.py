@@ -49,7 +49,7 @@ class NewTokenizer(Section):
 
 
 def _is_mapping(value: Any) -> str:
-    return "path" if isinstance(value, str) else "new"
+    return "<path>" if isinstance(value, str) else "<new>"
 
 
 class Optimizer(Section):
@@ -114,11 +114,11 @@ class Agent(Section):
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: Annotated[
-        Annotated[str, Tag("path")] | Annotated[NewModel, Tag("new")], Discriminator(_is_mapping)
+        Annotated[str, Tag("<path>")] | Annotated[NewModel, Tag("<new>")], Discriminator(_is_mapping)
     ]
     tokenizer: (
         Annotated[
-            Annotated[str, Tag("path")] | Annotated[NewTokenizer, Tag("new")],
+            Annotated[str, Tag("<path>")] | Annotated[NewTokenizer, Tag("<new>")],
             Discriminator(_is_mapping),
         ]
         | None

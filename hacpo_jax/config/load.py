@@ -18,7 +18,6 @@ from hacpo_jax.config.files import merged, read_config
 from hacpo_jax.config.schema import Config, check
 from hacpo_jax.errors import UserError
 
-
 _INHERITED = ("optimizer", "algorithm")
 """Top-level sections that agents start from."""
 
@@ -141,11 +140,29 @@ def _one_line(error: ValidationError) -> UserError:
         return UserError(field, first["input"], f"unknown key; {_hint(path)}{more}")
     if first["type"] == "missing":
         return UserError(field, None, f"is required{more}")
-    message = first["msg"].removeprefix("Value error, ")
-    return UserError(field, first["input"], f"{message}{more}")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    words = next((told for kinds, told in _TOLD.items() if first["type"] in kinds), message)
+    return UserError(field, first["input"], words.format(**first.get("ctx", {})) + more)
 
 
-_TAGS = ("path", "new", "arithmetic", "jsonl")
+_TOLD = {
+    (
+        "dict_type",
+        "model_type",
+        "model_attributes_type",
+    ): "must be a mapping, such as {{key: value}}",
+    ("list_type", "tuple_type"): "must be a list, such as [1, 2]",
+    ("int_type", "int_parsing", "int_from_float"): "must be a whole number",
+    ("float_type", "float_parsing"): "must be a number",
+    ("bool_type", "bool_parsing"): "must be true or false",
+    ("string_type",): "must be text",
+    ("string_too_short", "too_short"): "must not be empty",
+    ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
+    ("union_tag_not_found",): "must name its {discriminator}",
+}
+"""What kinds of errors of pydantic mean to somebody who knows YAML."""
+
+_TAGS = ("<path>", "<new>", "arithmetic", "jsonl")
 
 
 def _hint(path: list) -> str:
@@ -153,6 +170,8 @@ def _hint(path: list) -> str:
     keys = sorted({"extends", *_paths(Config)}, key=lambda key: (key.count("."), key))
     parent = [str(part) for part in path[:-1]]
     siblings = [k.rpartition(".")[2] for k in keys if _matches(k.split(".")[:-1], parent)]
+    if path[-1] in siblings:
+        return "it goes with another kind"
     close = difflib.get_close_matches(str(path[-1]), siblings, n=1)
     if close:
         return f"did you mean {'.'.join([*parent, close[0]])!r}?"

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from hacpo_jax.agents import Agent
 from hacpo_jax.models import abstract_params
@@ -50,7 +51,7 @@ class Console:
 
     def prepared(self, run: Run) -> None:
         """Who learns what."""
-        table = Table("agent", "architecture", "parameters", "vocabulary", "stop ids", "group")
+        table = Table("agent", "architecture", "parameters", "vocabulary", "stops at", "group")
         for group in run.groups:
             for agent in group.agents:
                 table.add_row(
@@ -58,7 +59,7 @@ class Console:
                     agent.model.model_type,
                     f"{_count_parameters(agent):,}",
                     f"{agent.tokenizer.size:,}",
-                    ", ".join(map(str, agent.tokenizer.stop_ids)),
+                    _stops(agent),
                     group.name,
                 )
         self._out.print(table)
@@ -163,6 +164,13 @@ def _cell(row: dict[str, Any], key: str) -> str:
             return _number(row[names[0]])
         return ", ".join(f"{k.removeprefix(key)} {_number(row[k])}" for k in names) or "-"
     return _number(row[key])
+
+
+def _stops(agent: Agent) -> Text:
+    """The tokens that end an answer, with their ids; line ends and the like as escapes."""
+    tokenizer = agent.tokenizer
+    tokens = {id_: repr(tokenizer.decode([id_]))[1:-1] for id_ in tokenizer.stop_ids}
+    return Text("\n".join(f"{id_} {token}" for id_, token in tokens.items()))
 
 
 def _number(value: float | None) -> str:

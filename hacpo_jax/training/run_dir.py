@@ -1,7 +1,9 @@
 """A run's directory: config, metrics, evaluations, samples, summary."""
 
+import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ class RunDirectory:
     """Where one run writes; one process at a time.
 
     The directory belongs to the run only after `claim`: a config that turns out to be wrong leaves
-    nothing behind that would stand in the way of the mended one.
+    nothing behind.
 
     Args:
       config: the run. If the directory already has one, it must be the same.
@@ -31,6 +33,8 @@ class RunDirectory:
 
     def __init__(self, config: Config):
         self.path = Path(config.run_dir)
+        # What `close` takes away again, innermost first, unless the directory was claimed.
+        self._made = [p for p in (self.path / _LOCK, self.path, *self.path.parents) if _is_new(p)]
         existing = self._saved_config()
         if existing is not None:
             _check_same(self.path, existing, config)
@@ -48,6 +52,7 @@ class RunDirectory:
         part = self.path / (_CONFIG + _PART)
         save_config(config, part)
         part.replace(self.path / _CONFIG)
+        self._made = []
 
     def _saved_config(self) -> Config | None:
         path = self.path / _CONFIG
@@ -87,6 +92,9 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let another process have the directory."""
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            for path in self._made:
+                path.rmdir() if path.is_dir() else path.unlink()
         self._lock.close()
 
 
@@ -144,10 +152,16 @@ def _is_free(path: Path) -> bool:
     return path.is_dir() and {entry.name for entry in path.iterdir()} <= {_LOCK, _CONFIG + _PART}
 
 
+def _is_new(path: Path) -> bool:
+    return not os.path.lexists(path)
+
+
 def _lock(path: Path):
     file = (path / _LOCK).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink == 0:
+            raise OSError("a process that gave up has just removed it")
     except OSError:
         file.close()
         remedy = "another process is running there; wait for it or choose another"

@@ -173,7 +173,7 @@ def test_a_value_out_of_its_range_is_named(plain_file, word, field, value):
 
 def test_a_fault_of_the_inherited_optimizer_is_told_once(plain_file):
     error = error_of(lambda: load_config(plain_file, ["optimizer.beta1=1.5"]))
-    assert str(error) == "optimizer.beta1 = 1.5: Input should be less than 1"
+    assert str(error) == "optimizer.beta1 = 1.5: must be less than 1"
 
 
 def test_several_faults_are_counted():
@@ -261,3 +261,35 @@ def test_saving_resolves_inheritance_and_interpolation(plain_file, tmp_path):
     again = load_config(tmp_path / "config.yaml", ["optimizer.beta1=0.5", "algorithm.name=sgt"])
     assert [agent.optimizer.beta1 for agent in again.agents] == [0.5, 0.5]
     assert [agent.algorithm.name for agent in again.agents] == ["sgt", "sgt"]
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("task.eval={}", "task.eval = {}: must not be empty"),
+        ("agents=[]", "agents = []: must not be empty"),
+        ("run_dir=''", "run_dir = '': must not be empty"),
+        ("evaluation.best_of=2", "evaluation.best_of = 2: must be a list, such as [1, 2]"),
+        ("agents=left", "agents = 'left': must be a list, such as [1, 2]"),
+        ("agents.0=left", "agents.0 = 'left': must be a mapping, such as {key: value}"),
+        ("task.eval=3", "task.eval = 3: must be a mapping, such as {key: value}"),
+        ("task.train=3", "task.train = 3: must be a mapping, such as {key: value}"),
+        ("training.steps=many", "training.steps = 'many': must be a whole number"),
+        ("training.steps=1.5", "training.steps = 1.5: must be a whole number"),
+        ("optimizer.beta2=x", "optimizer.beta2 = 'x': must be a number"),
+        ("agents.0.chat=perhaps", "agents.0.chat = 'perhaps': must be true or false"),
+        ("task.template=3", "task.template = 3: must be text"),
+        (
+            "task.train={kind: csv}",
+            "task.train = {'kind': 'csv'}: its 'kind' must be one of 'arithmetic', 'jsonl'",
+        ),
+        ("task.train={size: 3}", "task.train = {'size': 3}: must name its 'kind'"),
+        ("task.train.path=x", "task.train.path = 'x': unknown key; it goes with another kind"),
+        (
+            "task.overlong=cut",
+            "task.overlong = 'cut': must be 'error' or 'drop'",
+        ),
+    ],
+)
+def test_values_of_a_wrong_kind_are_told_in_the_words_of_the_file(plain_file, word, line):
+    assert str(error_of(lambda: load_config(plain_file, [word]))) == line

@@ -32,7 +32,7 @@ def run_dir(tmp_path):
         ({"optimizer": {"learning_rate": 0.5}}, r"agents\.0\.optimizer\.learning_rate is 0\.01"),
         ({"agents": ("one", "three", "two")}, r"agents\.1\..* is .* there"),
         ({"agents": ("one", "two")}, r"agents\.2\..* is .* there and null here"),
-        ({"algorithm": {"name": "naive"}}, r"algorithm\.name is hacpo there and naive here"),
+        ({"algorithm": {"name": "naive"}}, r"agents\.0\.algorithm\.name is hacpo there and naive"),
     ],
 )
 def test_a_directory_of_another_config_is_refused_by_the_key_that_differs(
@@ -86,9 +86,34 @@ def test_a_failed_attempt_does_not_stand_in_the_way_of_the_mended_one(tmp_path):
     config = tiny_config(tmp_path / "run", training={"prompts_per_step": 14})
     with pytest.raises(UserError, match=r"training\.prompts_per_step = 14: there are only 12"):
         train(config, Console())
+    assert list(tmp_path.iterdir()) == []
     # What a kill in the middle of taking it may leave.
+    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml.part").write_text("run_di")
     taken(tiny_config(tmp_path / "run")).close()
+
+
+def test_an_attempt_that_was_refused_takes_away_what_it_made_and_no_more(tmp_path):
+    (tmp_path / "runs").mkdir()
+    RunDirectory(tiny_config(tmp_path / "runs" / "a" / "b")).close()
+    assert list((tmp_path / "runs").iterdir()) == []
+    # A directory that was there stays.
+    RunDirectory(tiny_config(tmp_path / "runs")).close()
+    assert list((tmp_path / "runs").iterdir()) == []
+    # And so does one in which somebody else has put something meanwhile.
+    directory = RunDirectory(tiny_config(tmp_path / "runs" / "a" / "b"))
+    (tmp_path / "runs" / "a" / "theirs").write_text("")
+    directory.close()
+    assert [path.name for path in (tmp_path / "runs" / "a").iterdir()] == ["theirs"]
+
+
+def test_a_run_keeps_its_directory_when_it_ends_or_a_later_attempt_is_refused(run_dir):
+    before = sorted(path.name for path in run_dir.iterdir())
+    assert before == [".lock", "config.yaml"]
+    with pytest.raises(UserError, match="belongs to another config"):
+        RunDirectory(tiny_config(run_dir, seed=3))
+    RunDirectory(tiny_config(run_dir)).close()
+    assert sorted(path.name for path in run_dir.iterdir()) == before
 
 
 def test_resuming_forgets_what_came_after_the_checkpoint(run_dir):
