@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM
 
 from hacpo_jax.config import load_config
 from hacpo_jax.models import bind
-from hacpo_jax.training.run import prepare
-from hacpo_jax.training.saved_run import agents_only, choose_step, saved_params
+from hacpo_jax.training.saved_run import choose_step, saved_groups, saved_params
 
 
 def main(run_dir: Path, exported: Path) -> None:
-    run = prepare(agents_only(load_config(run_dir / "config.yaml")))
-    params = saved_params(run_dir, run.groups, choose_step(run_dir, None))
-    for group, stacked in zip(run.groups, params, strict=True):
+    config = load_config(run_dir / "config.yaml")
+    groups = saved_groups(run_dir, config)
+    params = saved_params(run_dir, groups, choose_step(run_dir, None))
+    for group, stacked in zip(groups, params, strict=True):
         for member, agent in enumerate(group.agents):
-            tokens = np.array([run.train.tokens[agent.index][0]])
+            tokens = np.array([agent.tokenizer.encode_prompt("What is 12 + 7?")])
             model = bind(agent.model, jax.tree.map(lambda x, m=member: x[m], stacked))
             positions, valid = jnp.arange(tokens.shape[1])[None], jnp.ones(tokens.shape, bool)
             hidden = model(jnp.asarray(tokens), positions, valid, dtype=jnp.float32)
@@ -33,7 +33,6 @@ def main(run_dir: Path, exported: Path) -> None:
                 wanted = theirs(torch.tensor(tokens)).logits.numpy()
             gap, largest = np.abs(ours - wanted).max(), np.abs(wanted).max()
             print(f"{agent.name}: largest difference {gap:.1e}, largest logit {largest:.1f}")
-    run.verifier.close()
 
 
 if __name__ == "__main__":

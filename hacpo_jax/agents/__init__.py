@@ -1,9 +1,9 @@
 """Who learns: agents, their groups and their tokenizers."""
 
 from hacpo_jax.agents.agent import Agent, AgentGroup, group_agents
-from hacpo_jax.agents.build import build_agents, initial_params
+from hacpo_jax.agents.build import build_agents, initial_params, saved_agents
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
-from hacpo_jax.agents.export import export_agent
+from hacpo_jax.agents.export import export_agent, save_agent
 from hacpo_jax.agents.tokenizer import Tokenizer
 
 __all__ = [
@@ -16,5 +16,7 @@ __all__ = [
     "export_agent",
     "group_agents",
     "initial_params",
+    "save_agent",
+    "saved_agents",
     "train_bpe",
 ]

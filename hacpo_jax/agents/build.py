@@ -16,34 +16,81 @@ from hacpo_jax.models import (
     ModelConfig,
     init_params,
     inspect_model,
+    load_config,
     load_params,
     resolve_model,
 )
 
 
-def build_agents(configs: Sequence[AgentConfig], texts: Sequence[str]) -> list[Agent]:
+def build_agents(
+    configs: Sequence[AgentConfig], texts: Sequence[str], saved: Path | None = None
+) -> list[Agent]:
     """Resolve models and tokenizers; weights are compared with their config but not loaded.
 
     Args:
       configs: the agents of a run.
       texts: training text of the task, for tokenizers that are made from it.
+      saved: what `save_agent` wrote of each, if the run is not new: tokenizers are those.
 
     Raises:
       UserError: a model or tokenizer is missing or does not fit.
     """
-    return [_build(i, config, texts) for i, config in enumerate(configs)]
+    return [_build(i, config, texts, saved) for i, config in enumerate(configs)]
 
 
-def _build(index: int, config: AgentConfig, texts: Sequence[str]) -> Agent:
-    field = f"agents.{index}"
+def saved_agents(configs: Sequence[AgentConfig], saved: Path) -> list[Agent]:
+    """The agents of a run from what `save_agent` wrote of each; neither task nor weights are read.
+
+    Args:
+      configs: the agents of the run.
+      saved: a directory with one of each agent's name.
+
+    Raises:
+      UserError: an agent is not there, or the model that adapters are for is missing.
+    """
+    agents = []
+    for index, config in enumerate(configs):
+        field, home = f"agents.{index}", saved / config.name
+        if not home.is_dir():
+            remedy = f"lacks {saved.name}/{config.name}, which a run writes at its start"
+            raise UserError("run directory", str(saved.parent), remedy)
+        agents.append(
+            _agent(
+                index,
+                config,
+                model=load_config(home, f"{field}.model"),
+                tokenizer=_load_tokenizer(field, config, home, stops=home),
+                directory=None,
+            )
+        )
+    return agents
+
+
+def _build(index: int, config: AgentConfig, texts: Sequence[str], saved: Path | None) -> Agent:
+    field, directory = f"agents.{index}", None
+    if isinstance(config.model, str):
+        directory = resolve_model(config.model, f"{field}.model")
+    home = None if saved is None else saved / config.name
+    if home is not None and home.is_dir():
+        tokenizer = _load_tokenizer(field, config, home, stops=home)
+    else:
+        tokenizer = _tokenizer(field, config, directory, texts)
     if isinstance(config.model, NewModel):
-        directory = None
-        tokenizer = _tokenizer(field, config, None, texts)
         model = _new_model(config.model, tokenizer.size)
     else:
-        directory = resolve_model(config.model, f"{field}.model")
+        assert directory is not None
         model = inspect_model(directory, f"{field}.model")
-        tokenizer = _tokenizer(field, config, directory, texts)
+    return _agent(index, config, model, tokenizer, directory)
+
+
+def _agent(
+    index: int,
+    config: AgentConfig,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    directory: Path | None,
+) -> Agent:
+    field = f"agents.{index}"
     if tokenizer.size > model.vocab_size:
         raise UserError(
             f"{field}.tokenizer",
@@ -76,13 +123,22 @@ def _tokenizer(
         if chosen.kind == "bpe":
             return train_bpe(texts, vocab_size=chosen.vocab_size)
         return character_tokenizer(texts) if chosen.kind == "characters" else byte_tokenizer()
+    source = directory if chosen is None else chosen
+    assert source is not None
+    return _load_tokenizer(field, config, source, stops=directory)
+
+
+def _load_tokenizer(
+    field: str, config: AgentConfig, source: Path | str, *, stops: Path | None
+) -> Tokenizer:
+    """The tokenizer in `source`, with the stop ids that the files of a model in `stops` name."""
     try:
         return Tokenizer.load(
-            chosen or str(directory),
+            str(source),
             field=f"{field}.tokenizer",
             chat="auto" if config.chat is None else config.chat,
             chat_options=config.chat_options,
-            extra_stop_ids=_stop_ids(directory, f"{field}.model") if directory else (),
+            extra_stop_ids=_stop_ids(stops, f"{field}.model") if stops else (),
         )
     except UserError as error:
         key = error.field.replace(".tokenizer.chat", ".chat")  # chat and chat_options

@@ -1,14 +1,17 @@
-"""One agent as a Hugging Face directory."""
+"""One agent as a Hugging Face directory, with its weights or without."""
 
+import contextlib
 import json
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent
-from hacpo_jax.models import save_model
+from hacpo_jax.models import save_model, save_model_config
+from hacpo_jax.models.lora import without_adapters
 
 
 def export_agent(agent: Agent, params: dict, directory: Path, *, dtype: DTypeLike) -> None:
@@ -25,17 +28,52 @@ def export_agent(agent: Agent, params: dict, directory: Path, *, dtype: DTypeLik
     Raises:
       UserError: see `hacpo_jax.models.save_model`.
     """
-    tokenizer = agent.tokenizer
-    ids = {"bos_token_id": tokenizer.bos_id, "pad_token_id": tokenizer.pad_id}
+    with _written_beside(directory) as partial:
+        save_model(partial, agent.model, params, dtype=dtype, extra_config=_token_ids(agent))
+        _save_tokens(agent, partial)
+
+
+def save_agent(agent: Agent, directory: Path) -> None:
+    """Write what `transformers` reads of an agent but its weights; see `export_agent`.
+
+    Args:
+      agent: the agent.
+      directory: made here, its parents too; if it is there already it is left as it is.
+    """
+    if directory.is_dir():
+        return
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _written_beside(directory) as partial:
+        partial.mkdir()
+        shape, ids = without_adapters(agent.model), _token_ids(agent)
+        save_model_config(partial, shape, dtype="float32", extra_config=ids)
+        _save_tokens(agent, partial)
+
+
+@contextlib.contextmanager
+def _written_beside(directory: Path) -> Iterator[Path]:
+    """A place for files that are moved to `directory` when all are there, or else removed."""
     partial = directory.parent / f".{directory.name}.{uuid.uuid4().hex}.export"
     try:
-        one_end = {"eos_token_id": tokenizer.eos_id}
-        save_model(partial, agent.model, params, dtype=dtype, extra_config=ids | one_end)
-        tokenizer.save(str(partial))
-        # The end token of a text is one, but any of several may end an answer.
-        generation = ids | {"eos_token_id": list(tokenizer.stop_ids)}
-        text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
-        (partial / "generation_config.json").write_text(text, encoding="utf-8")
+        yield partial
         partial.replace(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _token_ids(agent: Agent) -> dict[str, int | None]:
+    """For `config.json`: the end token of a text is one."""
+    tokenizer = agent.tokenizer
+    return {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
+
+
+def _save_tokens(agent: Agent, directory: Path) -> None:
+    """The tokenizer, its template, and every token that may end an answer."""
+    agent.tokenizer.save(str(directory))
+    generation = _token_ids(agent) | {"eos_token_id": list(agent.tokenizer.stop_ids)}
+    text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
+    (directory / "generation_config.json").write_text(text, encoding="utf-8")

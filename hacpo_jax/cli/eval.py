@@ -78,12 +78,12 @@ def _eval_runs(paths: Sequence[Path], overrides: Sequence[str], options: _Option
 
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.training.run import prepare
-    from hacpo_jax.training.saved_run import choose_step, saved_params
+    from hacpo_jax.training.saved_run import AGENTS, choose_step, saved_params
 
     use_compilation_cache()
     steps = [choose_step(path, options.step) for path in paths]
     for path, config, step in zip(paths, configs, steps, strict=True):
-        run = prepare(config)
+        run = prepare(config, path / AGENTS)
         with run.verifier:
             params = saved_params(path, run.groups, step)
             _measure(run, params, str(path), step, Path(options.out or path))

@@ -35,14 +35,13 @@ def run(command: Command) -> None:
     import jax.numpy as jnp
 
     from hacpo_jax.agents import export_agent
-    from hacpo_jax.training.run import prepare
-    from hacpo_jax.training.saved_run import agents_only, choose_step, find_agent, saved_params
+    from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
     wanted = names if options.agent is None else [find_agent(config, options.agent)]
     for name in wanted:
         _check_target(out / name)
     step = choose_step(path, options.step)
-    groups = prepare(agents_only(config)).groups
+    groups = saved_groups(path, config)
     for group, stacked in zip(groups, saved_params(path, groups, step), strict=True):
         for member, agent in enumerate(group.agents):
             if agent.name not in wanted:

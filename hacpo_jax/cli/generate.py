@@ -86,16 +86,15 @@ def _load_agent(options: _Options) -> tuple["AgentGroup", dict]:
     import jax
 
     from hacpo_jax.agents import AgentGroup
-    from hacpo_jax.training.run import prepare
     from hacpo_jax.training.run_dir import saved_config
-    from hacpo_jax.training.saved_run import agents_only, choose_step, find_agent, saved_params
+    from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
     assert options.run is not None and options.agent is not None
     path = Path(options.run)
     config = saved_config(path)
     find_agent(config, options.agent)
     step = choose_step(path, options.step)
-    groups = prepare(agents_only(config)).groups
+    groups = saved_groups(path, config)
     params = saved_params(path, groups, step)
     for group, stacked in zip(groups, params, strict=True):
         for member, agent in enumerate(group.agents):

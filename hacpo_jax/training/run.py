@@ -1,6 +1,7 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -108,8 +109,12 @@ class Run:
         )
 
 
-def prepare(config: Config) -> Run:
+def prepare(config: Config, saved: Path | None = None) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
+
+    Args:
+      config: as resolved.
+      saved: the agents that the run has written, if it has begun; see `build_agents`.
 
     Raises:
       UserError: something in the config cannot work.
@@ -121,7 +126,7 @@ def prepare(config: Config) -> Run:
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
-    agents = build_agents(config.agents, texts)
+    agents = build_agents(config.agents, texts, saved)
     train = encode_problems(
         train_examples,
         agents,

@@ -7,17 +7,26 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hacpo_jax.agents import AgentGroup
+from hacpo_jax.agents import AgentGroup, group_agents, saved_agents
 from hacpo_jax.config import Config
-from hacpo_jax.config.task import Verifier
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import abstract_params
 
+AGENTS = "agents"
+"""Folder of a run with one folder of each agent: a Hugging Face directory without the weights."""
 
-def agents_only(config: Config) -> Config:
-    """The same agents without benchmarks and grading, for `prepare`."""
-    task = config.task.model_copy(update={"eval": {}, "verifier": Verifier(name="exact")})
-    return config.model_copy(update={"task": task})
+
+def saved_groups(run_dir: Path, config: Config) -> tuple[AgentGroup, ...]:
+    """A run's agents as they are trained together, from its directory alone.
+
+    Args:
+      run_dir: the run's directory.
+      config: its config.
+
+    Raises:
+      UserError: see `hacpo_jax.agents.saved_agents`.
+    """
+    return tuple(group_agents(saved_agents(config.agents, run_dir / AGENTS)))
 
 
 def find_agent(config: Config, name: str) -> str:

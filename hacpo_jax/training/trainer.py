@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hacpo_jax.agents import AgentGroup, initial_params
+from hacpo_jax.agents import AgentGroup, initial_params, save_agent
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded
@@ -19,7 +19,7 @@ from hacpo_jax.training.console import Console
 from hacpo_jax.training.measure import measure
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
-from hacpo_jax.training.saved_run import saved_steps
+from hacpo_jax.training.saved_run import AGENTS, saved_steps
 from hacpo_jax.training.step import RunState, train_step
 from hacpo_jax.training.update import init_state
 from hacpo_jax.training.warm_start import warm_start
@@ -43,7 +43,8 @@ def train(config: Config, console: Console) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         directory = RunDirectory(config)
         stack.callback(directory.close)
-        run = prepare(config)
+        saved = directory.path / AGENTS
+        run = prepare(config, saved)
         stack.callback(run.verifier.close)
         console.prepared(run)
         done = max(saved_steps(directory.path), default=0)
@@ -51,6 +52,8 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             remedy = f"{done} steps are done there already; choose that many or more"
             raise UserError("training.steps", config.training.steps, remedy)
         directory.claim(config)
+        for agent in run.agents:
+            save_agent(agent, saved / agent.name)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, references = start_or_resume(run, checkpoints, console)

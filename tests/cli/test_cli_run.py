@@ -13,11 +13,11 @@ from conftest import rows
 from safetensors.numpy import load_file
 
 from hacpo_jax.agents import Tokenizer
-from hacpo_jax.config import load_config
+from hacpo_jax.config import Jsonl, load_config
 from hacpo_jax.launch import main
 from hacpo_jax.models import load_model
 from hacpo_jax.training.run import prepare
-from hacpo_jax.training.saved_run import agents_only, saved_params
+from hacpo_jax.training.saved_run import saved_groups, saved_params
 
 NAMES = ["left", "middle", "right"]
 PEERS = {name: [peer for peer in NAMES if peer != name] for name in NAMES}
@@ -44,7 +44,7 @@ def evaluated(tiny_run, tmp_path_factory) -> Path:
 
 def agent_params(run_dir: Path, step: int) -> dict:
     """Parameters of each agent at a checkpoint, by name."""
-    groups = prepare(agents_only(load_config(run_dir / "config.yaml"))).groups
+    groups = saved_groups(run_dir, load_config(run_dir / "config.yaml"))
     stacked = saved_params(run_dir, groups, step)
     return {
         agent.name: jax.tree.map(lambda x, m=member: np.asarray(x[m]), params)
@@ -211,8 +211,8 @@ def test_an_export_holds_the_weights_of_the_checkpoint(tiny_run, exported, name)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_export_holds_the_tokenizer_and_its_end_tokens(tiny_run, exported, name):
-    run = prepare(agents_only(load_config(tiny_run / "config.yaml")))
-    agent = next(agent for agent in run.agents if agent.name == name)
+    with (run := prepare(load_config(tiny_run / "config.yaml"))).verifier:
+        agent = next(agent for agent in run.agents if agent.name == name)
     read = Tokenizer.load(str(exported / name))
     assert read.fingerprint == agent.tokenizer.fingerprint
     assert read.encode_prompt("17?") == agent.tokenizer.encode_prompt("17?")
@@ -248,6 +248,75 @@ def test_an_export_gives_equal_logits(tiny_run, exported, name):
         with torch.no_grad():
             expected = theirs(torch.tensor(tokens, dtype=torch.long)).logits.numpy()
         np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_agents_come_back_from_the_run_directory_as_they_were_trained(tiny_run):
+    """Shape, tokenizer, stops and grouping: what the checkpoint is read into."""
+    config = load_config(tiny_run / "config.yaml")
+    with (run := prepare(config)).verifier:
+        groups = saved_groups(tiny_run, config)
+        assert [group.indices for group in groups] == [group.indices for group in run.groups]
+        for saved, made in zip(groups, run.groups, strict=True):
+            for agent, fresh in zip(saved.agents, made.agents, strict=True):
+                assert agent.model == fresh.model
+                assert agent.tokenizer.fingerprint == fresh.tokenizer.fingerprint
+                assert agent.tokenizer.stop_ids == fresh.tokenizer.stop_ids
+
+
+def test_a_run_is_exported_and_asked_without_its_task_or_models(tiny_run, tmp_path, capsys):
+    """Its tokenizers were made from training text that is gone, and is not needed."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["task"]["train"]["path"] = config["task"]["eval"]["parity"]["path"] = "/gone.jsonl"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["export", str(run), f"out={tmp_path / 'out'}"]) == 0
+    asked = ["prompt=3?", "max_new_tokens=3"]
+    of_run = generate(capsys, f"run={run}", "agent=left", *asked)
+    assert of_run == generate(capsys, f"model={tmp_path / 'out' / 'left'}", *asked)
+    for name in NAMES:
+        kept, exported = run / "agents" / name, tmp_path / "out" / name
+        files = {path.name for path in exported.iterdir()}
+        assert {path.name for path in kept.iterdir()} == files - {"model.safetensors"}
+        for file in files - {"model.safetensors", "tokenizer_config.json"}:
+            assert (kept / file).read_bytes() == (exported / file).read_bytes()
+        # transformers notes there where it has read a tokenizer.
+        now, then = (
+            json.loads((d / "tokenizer_config.json").read_text()) for d in (exported, kept)
+        )
+        assert now == then | {key: now[key] for key in ("is_local", "local_files_only")}
+        assert {path.stat().st_mode & 0o777 for path in exported.iterdir()} == {
+            (run / "config.yaml").stat().st_mode & 0o777
+        }
+
+
+def test_a_resumed_run_goes_on_with_the_tokenizers_that_it_began_with(run_copy, tiny_config):
+    """The training text has changed meanwhile: tokenizers made from it now would be others."""
+    config = load_config(tiny_config)
+    assert isinstance(config.task.train, Jsonl)
+    changed = run_copy.parent / "train.jsonl"
+    rows_now = [
+        row | {"problem": row["problem"] + " zebra"} for row in rows(Path(config.task.train.path))
+    ]
+    changed.write_text("".join(json.dumps(row) + "\n" for row in rows_now))
+    train = config.task.train.model_copy(update={"path": str(changed)})
+    config = config.model_copy(update={"task": config.task.model_copy(update={"train": train})})
+    with (
+        (anew := prepare(config)).verifier,
+        (resumed := prepare(config, run_copy / "agents")).verifier,
+    ):
+        kept = [
+            agent.tokenizer for group in saved_groups(run_copy, config) for agent in group.agents
+        ]
+        assert {t.fingerprint for t in kept} == {a.tokenizer.fingerprint for a in resumed.agents}
+        assert {t.fingerprint for t in kept}.isdisjoint(
+            {agent.tokenizer.fingerprint for agent in anew.agents}
+        )
+
+
+def test_a_run_that_lacks_an_agent_is_told_so(run_copy, refused):
+    shutil.rmtree(run_copy / "agents" / "middle")
+    line = refused("export", str(run_copy), f"out={run_copy.parent / 'out'}")
+    assert "lacks agents/middle, which a run writes at its start" in line
 
 
 def test_an_export_of_one_agent_in_bfloat16(tiny_run, tmp_path):
@@ -312,10 +381,9 @@ def test_a_damaged_checkpoint_is_named(run_copy, refused):
 
 def test_a_checkpoint_of_other_agents_is_refused(run_copy, refused):
     """Checkpoints: restored into agents of another shape."""
-    config = yaml.safe_load((run_copy / "config.yaml").read_text())
-    for agent in config["agents"]:
-        agent["model"]["intermediate_size"] = 32
-    (run_copy / "config.yaml").write_text(yaml.safe_dump(config))
+    for path in (run_copy / "agents").glob("*/config.json"):
+        config = json.loads(path.read_text()) | {"intermediate_size": 32}
+        path.write_text(json.dumps(config))
     line = refused("export", str(run_copy), f"out={run_copy.parent / 'out'}")
     assert line.startswith(f"error: checkpoint = '{run_copy / 'checkpoints' / '2'}'")
     assert "0.layers.mlp.down is (2, 1, 24, 16) there and (2, 1, 32, 16) here" in line
