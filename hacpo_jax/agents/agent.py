@@ -76,5 +76,7 @@ def group_agents(agents: Sequence[Agent]) -> list[AgentGroup]:
     groups: dict[tuple, list[Agent]] = {}
     for agent in agents:
         key = (agent.model, agent.tokenizer.fingerprint, agent.optimizer, agent.algorithm)
+        if agent.model.lora is not None:  # one base for all
+            key = (*key, agent.directory or agent.index)
         groups.setdefault(key, []).append(agent)
     return [AgentGroup(tuple(members)) for members in groups.values()]

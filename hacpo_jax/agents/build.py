@@ -1,5 +1,6 @@
 """From the config to agents: everything is checked before any weight is read."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +14,17 @@ from hacpo_jax.agents.tokenizer import Tokenizer
 from hacpo_jax.config import AgentConfig, NewModel, NewTokenizer
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import (
+    Adapted,
+    Lora,
     ModelConfig,
+    init_adapters,
     init_params,
     inspect_model,
     load_config,
     load_params,
     resolve_model,
 )
+from hacpo_jax.models.lora import without_adapters
 
 
 def build_agents(
@@ -60,10 +65,17 @@ def saved_agents(configs: Sequence[AgentConfig], saved: Path) -> list[Agent]:
                 config,
                 model=load_config(home, f"{field}.model"),
                 tokenizer=_load_tokenizer(field, config, home, stops=home),
-                directory=None,
+                directory=_base_directory(field, config),
             )
         )
     return agents
+
+
+def _base_directory(field: str, config: AgentConfig) -> Path | None:
+    """Where the weights are that a checkpoint of adapters leaves out."""
+    if config.lora is None or isinstance(config.model, NewModel):
+        return None
+    return resolve_model(config.model, f"{field}.model")
 
 
 def _build(index: int, config: AgentConfig, texts: Sequence[str], saved: Path | None) -> Agent:
@@ -97,6 +109,9 @@ def _agent(
             config.tokenizer if isinstance(config.tokenizer, str | None) else config.tokenizer.kind,
             f"knows {tokenizer.size} ids and the model {model.vocab_size}; use the model's own",
         )
+    if config.lora is not None:
+        lora = Lora(config.lora.rank, config.lora.alpha, config.lora.targets)
+        model = dataclasses.replace(model, lora=lora)
     return Agent(
         index=index,
         name=config.name,
@@ -170,23 +185,53 @@ def _new_model(config: NewModel, vocab_size: int) -> ModelConfig:
     )
 
 
-def initial_params(group: AgentGroup, seed: int):
-    """First parameters of a group's agents, `[A, ...]` float32: loaded, or drawn from the seed."""
+def initial_params(group: AgentGroup, seed: int) -> dict | Adapted:
+    """First parameters of a group's agents: loaded, or drawn from the seed.
+
+    Returns:
+      Float32 `[A, ...]`, or adapters that change nothing yet on the base of them all.
+    """
+    keys = [_agent_key(seed, agent) for agent in group.agents]
+    base = base_params(group, seed)
+    if base is not None:
+        adapters = [init_adapters(group.model, key) for key in keys]
+        return Adapted(_stacked(adapters), base)
     loaded: dict[Path, dict] = {}
     members = []
-    for agent in group.agents:
+    for agent, key in zip(group.agents, keys, strict=True):
         if agent.directory is None:
-            key = jax.random.fold_in(jax.random.key(seed), agent.index)
             members.append(init_params(agent.model, key))
             continue
         if agent.directory not in loaded:
-            field = f"agents.{agent.index}.model"
-            loaded[agent.directory] = load_params(
-                agent.directory,
-                agent.model,
-                field,
-                dtype=jnp.float32,
-                place=lambda array, axes: jnp.asarray(array),
-            )
+            loaded[agent.directory] = _load(agent)
         members.append(loaded[agent.directory])
+    return _stacked(members)
+
+
+def base_params(group: AgentGroup, seed: int) -> dict | None:
+    """What the adapters of a group are trained on, without an agent axis; None has no adapters."""
+    first = group.agents[0]
+    if group.model.lora is None:
+        return None
+    if first.directory is not None:
+        return _load(first)
+    return init_params(without_adapters(group.model), _agent_key(seed, first))
+
+
+def _agent_key(seed: int, agent: Agent) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(seed), agent.index)
+
+
+def _load(agent: Agent) -> dict:
+    assert agent.directory is not None
+    return load_params(
+        agent.directory,
+        agent.model,
+        f"agents.{agent.index}.model",
+        dtype=jnp.float32,
+        place=lambda array, axes: jnp.asarray(array),
+    )
+
+
+def _stacked(members: Sequence[dict]) -> dict:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)

@@ -10,26 +10,31 @@ from pathlib import Path
 from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent
-from hacpo_jax.models import save_model, save_model_config
-from hacpo_jax.models.lora import without_adapters
+from hacpo_jax.models import Adapted, save_model, save_model_config
+from hacpo_jax.models.lora import Params, merge, whole, without_adapters
 
 
-def export_agent(agent: Agent, params: dict, directory: Path, *, dtype: DTypeLike) -> None:
+def export_agent(
+    agent: Agent, params: Params | Adapted, directory: Path, *, dtype: DTypeLike
+) -> None:
     """Write weights, configs, tokenizer and chat template that `transformers` and vLLM load.
 
     Everything is written beside `directory` and moved there at the end.
 
     Args:
       agent: the agent.
-      params: its parameters, without an agent axis.
+      params: its parameters, without an agent axis; adapters are merged into their base.
       directory: absent or empty.
       dtype: dtype of the file.
 
     Raises:
       UserError: see `hacpo_jax.models.save_model`.
     """
+    model = agent.model
+    if model.lora is not None:
+        params, model = merge(model, whole(params)), without_adapters(model)
     with _written_beside(directory) as partial:
-        save_model(partial, agent.model, params, dtype=dtype, extra_config=_token_ids(agent))
+        save_model(partial, model, whole(params), dtype=dtype, extra_config=_token_ids(agent))
         _save_tokens(agent, partial)
 
 

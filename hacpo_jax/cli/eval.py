@@ -85,7 +85,7 @@ def _eval_runs(paths: Sequence[Path], overrides: Sequence[str], options: _Option
     for path, config, step in zip(paths, configs, steps, strict=True):
         run = prepare(config, path / AGENTS)
         with run.verifier:
-            params = saved_params(path, run.groups, step)
+            params = saved_params(path, run.groups, step, config.seed)
             _measure(run, params, str(path), step, Path(options.out or path))
 
 

@@ -31,10 +31,10 @@ def run(command: Command) -> None:
     config = saved_config(path)
     names = [agent.name for agent in config.agents]
 
-    import jax
     import jax.numpy as jnp
 
     from hacpo_jax.agents import export_agent
+    from hacpo_jax.models.lora import member
     from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
     wanted = names if options.agent is None else [find_agent(config, options.agent)]
@@ -42,12 +42,13 @@ def run(command: Command) -> None:
         _check_target(out / name)
     step = choose_step(path, options.step)
     groups = saved_groups(path, config)
-    for group, stacked in zip(groups, saved_params(path, groups, step), strict=True):
-        for member, agent in enumerate(group.agents):
+    for group, stacked in zip(groups, saved_params(path, groups, step, config.seed), strict=True):
+        for i, agent in enumerate(group.agents):
             if agent.name not in wanted:
                 continue
-            params = jax.tree.map(lambda x, m=member: x[m], stacked)
-            export_agent(agent, params, out / agent.name, dtype=jnp.dtype(options.dtype))
+            export_agent(
+                agent, member(stacked, i), out / agent.name, dtype=jnp.dtype(options.dtype)
+            )
             print(f"{agent.name} after step {step}: {out / agent.name}")
 
 

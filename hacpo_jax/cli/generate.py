@@ -1,4 +1,4 @@
-"""`generate`: answers of a model, or of an agent of a run, to one prompt."""
+"""`generate`: answers of a model, or of an agent of a run, to prompts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +13,10 @@ from hacpo_jax.errors import UserError
 
 if TYPE_CHECKING:
     from hacpo_jax.agents import AgentGroup
+    from hacpo_jax.models import Adapted
 
 _DEFAULT_TOKENS = 256
+_ROWS = 64  # answers at a time
 
 
 class _Options(Section):
@@ -22,7 +24,7 @@ class _Options(Section):
     run: str | None = None
     agent: str | None = None
     step: int | None = Field(default=None, ge=0)
-    prompt: str
+    prompt: tuple[str, ...]
     system: str | None = None
     chat: bool | None = None
     max_new_tokens: int | None = Field(default=None, ge=1)
@@ -44,9 +46,14 @@ def run(command: Command) -> None:
 
     use_compilation_cache()
     group, params = _load_model(options) if options.run is None else _load_agent(options)
-    for i, (text, stopped, length) in enumerate(_answers(group, params, options)):
+    several = len(options.prompt) > 1
+    for (p, i), text, stopped, length in _answers(group, params, options):
+        which = f"prompt {p + 1} of {len(options.prompt)}, " if several else ""
         reason = "stop" if stopped else "length"
-        print(f"--- answer {i + 1} of {options.samples}: {length} tokens, finish reason {reason}")
+        print(
+            f"--- {which}answer {i + 1} of {options.samples}: {length} tokens, "
+            f"finish reason {reason}"
+        )
         print(printable(text))
 
 
@@ -67,7 +74,7 @@ def _check(options: _Options) -> None:
         raise UserError("samples", options.samples, remedy)
 
 
-def _load_model(options: _Options) -> tuple["AgentGroup", dict]:
+def _load_model(options: _Options) -> tuple["AgentGroup", "dict | Adapted"]:
     """A group of one with the weights of a Hugging Face directory."""
     from hacpo_jax.agents import build_agents, group_agents, initial_params
 
@@ -81,11 +88,10 @@ def _load_model(options: _Options) -> tuple["AgentGroup", dict]:
         raise UserError(field, error.value, error.remedy) from None
 
 
-def _load_agent(options: _Options) -> tuple["AgentGroup", dict]:
+def _load_agent(options: _Options) -> tuple["AgentGroup", "dict | Adapted"]:
     """A group of one with the weights of a checkpoint."""
-    import jax
-
     from hacpo_jax.agents import AgentGroup
+    from hacpo_jax.models.lora import member
     from hacpo_jax.training.run_dir import saved_config
     from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
@@ -95,43 +101,48 @@ def _load_agent(options: _Options) -> tuple["AgentGroup", dict]:
     find_agent(config, options.agent)
     step = choose_step(path, options.step)
     groups = saved_groups(path, config)
-    params = saved_params(path, groups, step)
+    params = saved_params(path, groups, step, config.seed)
     for group, stacked in zip(groups, params, strict=True):
-        for member, agent in enumerate(group.agents):
+        for i, agent in enumerate(group.agents):
             if agent.name == options.agent:
-                alone = jax.tree.map(lambda x, m=member: x[m : m + 1], stacked)
-                return AgentGroup((agent,)), alone
+                return AgentGroup((agent,)), member(stacked, slice(i, i + 1))
     raise AssertionError("find_agent has found it")
 
 
-def _answers(group: "AgentGroup", params: dict, options: _Options):
-    """Text, whether it ended by itself, and tokens of each answer."""
+def _answers(group: "AgentGroup", params: "dict | Adapted", options: _Options):
+    """Numbers of prompt and answer, text, whether it ended by itself, and tokens of each answer."""
+    import numpy as np
+
     from hacpo_jax.exchange import response_texts
     from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys
     from hacpo_jax.training.run import compute_dtype
 
     tokenizer, positions = group.tokenizer, group.model.max_position_embeddings
-    prompt = tokenizer.encode_prompt(options.prompt, system=options.system)
+    prompts = [tokenizer.encode_prompt(text, system=options.system) for text in options.prompt]
     room = positions - (options.max_new_tokens or 1)
-    if not 0 < len(prompt) <= room:
-        remedy = (
-            f"has {len(prompt)} tokens; the model's {positions} positions leave room for 1 to "
-            f"{max(room, 0)} beside the answer"
-        )
-        raise UserError("prompt", options.prompt, remedy)
+    for text, prompt in zip(options.prompt, prompts, strict=True):
+        if not 0 < len(prompt) <= room:
+            remedy = (
+                f"has {len(prompt)} tokens; the model's {positions} positions leave room for 1 to "
+                f"{max(room, 0)} beside the answer"
+            )
+            raise UserError("prompt", text, remedy)
+    room = positions - max(map(len, prompts))
     spec = DecodeSpec(
         model=group.model,
         sampler=Sampler(options.temperature, options.top_k, options.top_p),
-        max_new_tokens=options.max_new_tokens or min(positions - len(prompt), _DEFAULT_TOKENS),
+        max_new_tokens=options.max_new_tokens or min(room, _DEFAULT_TOKENS),
         stop_ids=tokenizer.stop_ids,
         num_tokens=tokenizer.size,
         missing_ids=tokenizer.missing_ids,
         dtype=compute_dtype("auto"),
     )
     # The same draws for an agent of a run and for its export, whichever its place in the run.
-    keys = answer_keys(options.seed, [0], 0, [0], options.samples)
-    found = answer(params, [prompt], keys, spec, max_rows=options.samples)
-    lengths, stopped = found.lengths[0, 0].tolist(), found.stopped[0, 0].tolist()
-    ids = [row[:n].tolist() for row, n in zip(found.tokens[0, 0], lengths, strict=True)]
-    texts = response_texts(tokenizer, ids, stopped)
-    return zip(texts, stopped, lengths, strict=True)
+    keys = answer_keys(options.seed, [0], 0, range(len(prompts)), options.samples)
+    rows = max(_ROWS, options.samples)
+    found = answer(params, prompts, keys, spec, max_rows=rows)
+    for place in np.ndindex(len(prompts), options.samples):
+        length, stopped = int(found.lengths[0][place]), bool(found.stopped[0][place])
+        ids = found.tokens[0][place][:length].tolist()
+        (text,) = response_texts(tokenizer, [ids], [stopped])
+        yield place, text, stopped, length

@@ -65,28 +65,28 @@ VERBS = {
         ),
     ),
     "generate": VerbHelp(
-        summary="answer a prompt with a model or with an agent of a run",
+        summary="answer prompts with a model or with an agent of a run",
         usage=(
-            "generate model=DIR_OR_HUB_ID prompt=TEXT [key=value ...]",
-            "generate run=RUN_DIR agent=NAME prompt=TEXT [key=value ...]",
+            "generate model=DIR_OR_HUB_ID prompt=TEXT [prompt=TEXT ...] [key=value ...]",
+            "generate run=RUN_DIR agent=NAME prompt=TEXT [prompt=TEXT ...] [key=value ...]",
         ),
         text="""\
             model           a Hugging Face directory or hub id
             run, agent      a run directory and one of its agents, at its latest checkpoint
             step            another of the run's checkpoints
-            prompt          the text, as it is
+            prompt          the text, as it is; may be given several times
             system          a system message, for models with a chat template
             chat            true demands the chat template, false ignores it
             max_new_tokens  longest answer (256, or what the context holds)
             temperature     0 is greedy (0)
             top_k, top_p    draw from the likeliest tokens only
-            samples         number of answers (1)
+            samples         number of answers to each prompt (1)
             seed            of the draws (0)
             Control characters in answers are printed as escapes.""",
         examples=(
             "generate run=runs/quickstart agent=llama-bpe prompt=12+7=",
             "generate model=HuggingFaceTB/SmolLM2-135M-Instruct prompt='What is 3 + 4?'",
-            "generate model=DIR prompt=Hello samples=4 temperature=0.8 seed=1",
+            "generate model=DIR prompt=Hello prompt=Goodbye samples=4 temperature=0.8 seed=1",
         ),
     ),
     "export": VerbHelp(

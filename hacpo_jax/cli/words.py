@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import typing
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from hacpo_jax.cli.help import VERBS
 from hacpo_jax.config.base import Section
+from hacpo_jax.config.load import remedy_of
 from hacpo_jax.errors import UserError
 
 DEFAULT_VERB = "train"
@@ -98,6 +100,8 @@ Options = TypeVar("Options", bound=Section)
 def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
     """Settings of a verb that has its own: text stays as typed, numbers are read as such.
 
+    A key of `model` that takes several values may be given several times.
+
     Args:
       model: which keys there are, of which types and ranges.
       settings: `key=value` words.
@@ -105,7 +109,7 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
     Raises:
       UserError: an unknown or repeated key, or a value out of its range.
     """
-    values: dict[str, str] = {}
+    values: dict[str, str | list[str]] = {}
     for word in settings:
         key, _, value = word.partition("=")
         if key not in model.model_fields:
@@ -113,6 +117,9 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
             nearest = f"did you mean {close[0]!r}? " if close else ""
             known = ", ".join(model.model_fields)
             raise UserError(key or "option", value, f"unknown key; {nearest}There are {known}")
+        if typing.get_origin(model.model_fields[key].annotation) is tuple:
+            values[key] = [*values.get(key, []), value]
+            continue
         if key in values:
             raise UserError(key, value, f"is given twice, first as {values[key]!r}")
         values[key] = value
@@ -123,4 +130,4 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
         field = ".".join(map(str, first["loc"]))
         if first["type"] == "missing":
             raise UserError(field, None, f"is required: write {field}=...") from None
-        raise UserError(field, first["input"], first["msg"].removeprefix("Value error, ")) from None
+        raise UserError(field, first["input"], remedy_of(first)) from None

@@ -76,6 +76,22 @@ class Optimizer(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
 
 
+class Lora(Section):
+    """Low-rank adapters (LoRA, arXiv 2106.09685) are trained and the model stays as it is.
+
+    Attributes:
+      rank: inner size of every adapter.
+      alpha: an adapter's product is multiplied with `alpha / rank`.
+      targets: which weights have one.
+    """
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    targets: tuple[Literal["q", "k", "v", "o", "gate", "up", "down"], ...] = Field(
+        default=("q", "k", "v", "o", "gate", "up", "down"), min_length=1
+    )
+
+
 class WarmStart(Section):
     """Supervised training on the task's solutions before reinforcement learning.
 
@@ -109,12 +125,15 @@ class Agent(Section):
       optimizer: keys that differ from the top-level `optimizer`.
       algorithm: keys that differ from the top-level `algorithm`: agents may learn in different
         ways from the same answers.
+      lora: train adapters only, which are merged on export; null trains all parameters. Agents
+        that adapt one directory share its weights, and those are the frozen start of a KL penalty.
       warm_start: supervised training first, if any.
     """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: Annotated[
-        Annotated[str, Tag("<path>")] | Annotated[NewModel, Tag("<new>")], Discriminator(_is_mapping)
+        Annotated[str, Tag("<path>")] | Annotated[NewModel, Tag("<new>")],
+        Discriminator(_is_mapping),
     ]
     tokenizer: (
         Annotated[
@@ -127,4 +146,5 @@ class Agent(Section):
     chat_options: dict[str, Any] = Field(default={})
     optimizer: Optimizer = Optimizer()
     algorithm: Algorithm = Algorithm()
+    lora: Lora | None = None
     warm_start: WarmStart | None = None

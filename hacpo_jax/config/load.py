@@ -5,7 +5,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +140,15 @@ def _one_line(error: ValidationError) -> UserError:
         return UserError(field, first["input"], f"unknown key; {_hint(path)}{more}")
     if first["type"] == "missing":
         return UserError(field, None, f"is required{more}")
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    words = next((told for kinds, told in _TOLD.items() if first["type"] in kinds), message)
-    return UserError(field, first["input"], words.format(**first.get("ctx", {})) + more)
+    return UserError(field, first["input"], remedy_of(first) + more)
+
+
+def remedy_of(error: Mapping[str, Any]) -> str:
+    """What one of `ValidationError.errors()` asks for, in the words of somebody who knows YAML."""
+    for kinds, words in _TOLD.items():
+        if error["type"] in kinds:
+            return words.format(**error.get("ctx", {}))
+    return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 _TOLD = {
@@ -160,8 +166,6 @@ _TOLD = {
     ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
     ("union_tag_not_found",): "must name its {discriminator}",
 }
-"""What kinds of errors of pydantic mean to somebody who knows YAML."""
-
 _TAGS = ("<path>", "<new>", "arithmetic", "jsonl")
 
 

@@ -1,12 +1,20 @@
 """One decoder for the Llama, Mistral, Qwen and Phi families, from and to Hugging Face."""
 
 from hacpo_jax.models.attention import KeyValues
-from hacpo_jax.models.config import ModelConfig, RopeScaling
+from hacpo_jax.models.config import Lora, ModelConfig, RopeScaling
 from hacpo_jax.models.decoder import Decoder
 from hacpo_jax.models.export import save_model, save_model_config
-from hacpo_jax.models.functional import abstract_params, bind, init_params, logical_axes
+from hacpo_jax.models.functional import (
+    abstract_params,
+    abstract_trained,
+    bind,
+    init_adapters,
+    init_params,
+    logical_axes,
+)
 from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
 from hacpo_jax.models.hub import resolve_model
+from hacpo_jax.models.lora import Adapted
 from hacpo_jax.models.weights import (
     check_weights,
     inspect_model,
@@ -16,15 +24,19 @@ from hacpo_jax.models.weights import (
 )
 
 __all__ = [
+    "Adapted",
     "Decoder",
     "KeyValues",
+    "Lora",
     "ModelConfig",
     "RopeScaling",
     "abstract_params",
+    "abstract_trained",
     "bind",
     "check_weights",
     "config_from_hf",
     "config_to_hf",
+    "init_adapters",
     "init_params",
     "inspect_model",
     "load_config",

@@ -12,6 +12,7 @@ from flax import nnx, traverse_util
 
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.decoder import Decoder
+from hacpo_jax.models.lora import Adapted, split, whole
 
 Params = dict[str, Any]
 
@@ -39,6 +40,18 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     return nnx.to_pure_dict(nnx.split(Decoder(config, nnx.Rngs(params=key)))[1])
 
 
-def bind(config: ModelConfig, params: Params) -> Decoder:
+def abstract_trained(config: ModelConfig) -> Params:
+    """Shapes of the parameters that are trained: the adapters where `config` has some."""
+    params = abstract_params(config)
+    return params if config.lora is None else split(params).adapters
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_adapters(config: ModelConfig, key: jax.Array) -> Params:
+    """Fresh float32 adapters, which change nothing yet; the rest of the model is not made."""
+    return split(nnx.to_pure_dict(nnx.split(Decoder(config, nnx.Rngs(params=key)))[1])).adapters
+
+
+def bind(config: ModelConfig, params: Params | Adapted) -> Decoder:
     """The decoder that holds `params`, which may be tracers of any transformation and any dtype."""
-    return nnx.merge(_declaration(config)[0], params)
+    return nnx.merge(_declaration(config)[0], whole(params))

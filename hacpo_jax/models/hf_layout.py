@@ -11,6 +11,7 @@ from flax import traverse_util
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.functional import abstract_params, logical_axes
 from hacpo_jax.models.hf_families import FAMILIES
+from hacpo_jax.models.lora import without_adapters
 
 Path = tuple[str, ...]
 
@@ -101,6 +102,7 @@ def entries(config: ModelConfig) -> list[Entry]:
 
     Parameters that share their tensors follow each other, in the order of their rows.
     """
+    config = without_adapters(config)  # these are in no checkpoint of a model
     axes = cast(dict[Path, Any], traverse_util.flatten_dict(logical_axes(config)))
     arrays = cast(dict[Path, Any], traverse_util.flatten_dict(abstract_params(config)))
     layout = [_entry(path, array.shape, axes[path], config) for path, array in arrays.items()]

@@ -42,6 +42,27 @@ def whole(params: "Params | Adapted") -> Params:
     return traverse_util.unflatten_dict(flat)
 
 
+def with_base(adapters: Params, base: Params | None) -> "Params | Adapted":
+    """What a policy computes with: the trained parameters, and those they adapt, if any."""
+    return adapters if base is None else Adapted(adapters, base)
+
+
+def trained(params: "Params | Adapted") -> Params:
+    """The parameters that an optimizer changes."""
+    return params.adapters if isinstance(params, Adapted) else params
+
+
+def base_of(params: "Params | Adapted") -> Params | None:
+    """The parameters that are shared and frozen, if any."""
+    return params.base if isinstance(params, Adapted) else None
+
+
+def member(params: "Params | Adapted", index: int | slice) -> "Params | Adapted":
+    """Parameters of one of the agents of a group, or with a slice of several."""
+    own = jax.tree.map(lambda x: x[index], trained(params))
+    return with_base(own, base_of(params))
+
+
 def agent_axes(params: "Params | Adapted") -> Any:
     """`in_axes` of `jax.vmap` over the agents of a group."""
     return Adapted(0, None) if isinstance(params, Adapted) else 0  # type: ignore[arg-type]

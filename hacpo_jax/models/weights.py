@@ -84,7 +84,7 @@ def load_model(
     field: str,
     *,
     dtype: DTypeLike = jnp.float32,
-    place: Place = lambda array, axes: jnp.asarray(array),
+    place: Place = lambda array, axes: jax.device_put(array),
     longest: int | None = None,
 ) -> tuple[ModelConfig, Params]:
     """A model and its parameters from a Hugging Face directory, checked first.
@@ -108,7 +108,8 @@ def load_params(
 ) -> Params:
     """The parameters of a checkpoint that `check_weights` has passed.
 
-    One parameter of ours at a time (all layers stacked) is on the host, in `dtype`.
+    One parameter of ours at a time (all layers stacked) is on the host, in `dtype`, beside what
+    `place` keeps there: `jnp.asarray` would copy it once more, `jax.device_put` does not.
 
     Args:
       directory: holds the safetensors.
@@ -118,10 +119,11 @@ def load_params(
       place: puts a host array, given with its logical axis names, where it shall live.
     """
     with _opened(directory, field) as tensors:
-        flat = {
-            entry.path: place(_read(entry, tensors, np.dtype(dtype)), entry.axes)
-            for entry in entries(config)
-        }
+        flat = {}
+        for entry in entries(config):
+            placed = place(_read(entry, tensors, np.dtype(dtype)), entry.axes)
+            # A copy under way holds the host's array; the next is not read before it is done.
+            flat[entry.path] = jax.block_until_ready(placed)
     return traverse_util.unflatten_dict(flat)
 
 

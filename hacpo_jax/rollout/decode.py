@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hacpo_jax.models import Decoder, KeyValues, ModelConfig, bind
+from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.rollout.sampling import Sampler, draw, is_known
 
 
@@ -69,7 +70,7 @@ def decode(
     hold back the agents that are done.
 
     Args:
-      params: parameters of the agents, `[A, ...]` each.
+      params: parameters of the agents, `[A, ...]` each, or adapters on a base of all.
       prompts: `[P, S]` int32, padded on the left; any id in range at padding.
       prompt_lengths: `[P]`, real tokens of each prompt, at least 1.
       keys: `[A, P, G]` typed PRNG keys, one per answer.
@@ -89,7 +90,8 @@ def decode(
         state = _start(spec, keys.shape, active)
         return _draw_next(model, last, state, keys, jnp.zeros((), jnp.int32), spec), prompt_cache
 
-    states, prompt_cache = jax.vmap(prefill)(params, keys)
+    axes = agent_axes(params)
+    states, prompt_cache = jax.vmap(prefill, in_axes=(axes, 0))(params, keys)
 
     def advance(params, prompt_cache, keys, state: _State, step) -> _State:
         model, generated = bind(spec.model, params), step - 1  # the newest token is not cached yet
@@ -102,7 +104,7 @@ def decode(
 
     def body(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
         step, states = carry
-        over_agents = jax.vmap(advance, in_axes=(0, 0, 0, 0, None))
+        over_agents = jax.vmap(advance, in_axes=(axes, 0, 0, 0, None))
         return step + 1, over_agents(params, prompt_cache, keys, states, step)
 
     def unfinished(carry: tuple[jax.Array, _State]) -> jax.Array:

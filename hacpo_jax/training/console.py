@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hacpo_jax.agents import Agent
-from hacpo_jax.models import abstract_params
+from hacpo_jax.models import abstract_params, abstract_trained
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
 
@@ -57,7 +57,7 @@ class Console:
                 table.add_row(
                     agent.name,
                     agent.model.model_type,
-                    f"{_count_parameters(agent):,}",
+                    _parameters(agent),
                     f"{agent.tokenizer.size:,}",
                     _stops(agent),
                     group.name,
@@ -177,5 +177,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if abs(value) < 0.1 else f"{value:.3f}"
 
 
-def _count_parameters(agent: Agent) -> int:
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(abstract_params(agent.model)))
+def _parameters(agent: Agent) -> str:
+    """How many parameters an agent has, and how many of them are trained if not all are."""
+    everything, free = (
+        sum(math.prod(x.shape) for x in jax.tree.leaves(shapes(agent.model)))
+        for shapes in (abstract_params, abstract_trained)
+    )
+    return f"{everything:,}" + (f" ({free:,} trained)" if free < everything else "")

@@ -11,6 +11,7 @@ import optax
 
 from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
+from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.training.batches import LearnerView, mini_batch
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.update import MiniBatch, UpdateSpec, gradients_of
@@ -121,7 +122,8 @@ def _look(params, batch: MiniBatch, learners, *, spec: UpdateSpec, num_agents: i
             entropy=objectives.mean_log_prob(entropy, own.mask).sum() / count,
         )
 
-    return jax.vmap(one_agent)(params, batch, learners)
+    over_agents = jax.vmap(one_agent, in_axes=(agent_axes(params), 0, 0))
+    return over_agents(params, batch, learners)
 
 
 def _cosine(look: _Look, learner: int, source: int) -> float | None:

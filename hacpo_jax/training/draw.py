@@ -7,6 +7,8 @@ import numpy as np
 
 from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
+from hacpo_jax.models import Adapted
+from hacpo_jax.models.lora import Params
 from hacpo_jax.rollout import Rollouts, answer, answer_keys
 from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training.drawn import Drawn, answer_texts, join
@@ -14,11 +16,10 @@ from hacpo_jax.training.metrics import StepTimes
 from hacpo_jax.training.objective import Feedback, make_objective
 from hacpo_jax.training.rescore import rescore
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.update import LearnerState
 
 
 def draw(
-    run: Run, learners: Sequence[LearnerState], step: int, block: int, times: StepTimes
+    run: Run, policies: Sequence[Params | Adapted], step: int, block: int, times: StepTimes
 ) -> tuple[Drawn, np.ndarray, int]:
     """Everything drawn for one step, and what is learned from.
 
@@ -27,7 +28,7 @@ def draw(
 
     Args:
       run: the run.
-      learners: state of every group.
+      policies: parameters of every group.
       step: steps done.
       block: blocks of P problems drawn before in the run.
       times: where seconds are counted.
@@ -38,7 +39,7 @@ def draw(
     training, rounds = run.config.training, []
     for _ in range(training.prompt_rounds):
         indices = step_indices(run.config.seed, len(run.train), training.prompts_per_step, block)
-        rounds.append(_draw_block(run, learners, indices, step, times))
+        rounds.append(_draw_block(run, policies, indices, step, times))
         block += 1
         drawn = join(rounds)
         places, found = choose_prompts(drawn.indices, teaches(run, drawn), len(indices))
@@ -84,7 +85,11 @@ def teaches(run: Run, drawn: Drawn) -> np.ndarray:
 
 
 def _draw_block(
-    run: Run, learners: Sequence[LearnerState], indices: np.ndarray, step: int, times: StepTimes
+    run: Run,
+    policies: Sequence[Params | Adapted],
+    indices: np.ndarray,
+    step: int,
+    times: StepTimes,
 ) -> Drawn:
     """Every agent answers; answers are graded while others still draw."""
     samples = run.config.training.group_size
@@ -93,10 +98,10 @@ def _draw_block(
     golds = [run.train.examples[i].answer for i in indices for _ in range(samples)]
     for g, group in enumerate(run.groups):
         with times.measure("rollout", g):
-            rollouts.append(_answer(run, group, learners[g], indices, step))
+            rollouts.append(_answer(run, group, policies[g], indices, step))
         if gaps is not None:
             with times.measure("rescore", g):
-                rollouts[g], found = rescore(run, group, learners[g].params, rollouts[g], indices)
+                rollouts[g], found = rescore(run, group, policies[g], rollouts[g], indices)
             gaps[group.indices] = found
         for member, agent in enumerate(group.agents):
             texts[agent.index] = answer_texts(group, rollouts[g], member)
@@ -120,11 +125,11 @@ def _draw_block(
 
 
 def _answer(
-    run: Run, group: AgentGroup, learner: LearnerState, indices: np.ndarray, step: int
+    run: Run, group: AgentGroup, params: Params | Adapted, indices: np.ndarray, step: int
 ) -> Rollouts:
     keys = answer_keys(
         run.config.seed, group.indices, step, indices.tolist(), run.config.training.group_size
     )
     prompts = run.train.prompts(group.indices[0], indices.tolist())
     max_rows = run.config.sampling.max_rows
-    return answer(learner.params, prompts, keys, run.sampling_spec(group), max_rows=max_rows)
+    return answer(params, prompts, keys, run.sampling_spec(group), max_rows=max_rows)

@@ -7,10 +7,11 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hacpo_jax.agents import AgentGroup, group_agents, saved_agents
+from hacpo_jax.agents import AgentGroup, base_params, group_agents, saved_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
-from hacpo_jax.models import abstract_params
+from hacpo_jax.models import Adapted, abstract_trained
+from hacpo_jax.models.lora import Params, with_base
 
 AGENTS = "agents"
 """Folder of a run with one folder of each agent: a Hugging Face directory without the weights."""
@@ -64,12 +65,15 @@ def choose_step(run_dir: Path, step: int | None) -> int:
     return step
 
 
-def saved_params(run_dir: Path, groups: tuple[AgentGroup, ...], step: int) -> list:
+def saved_params(
+    run_dir: Path, groups: tuple[AgentGroup, ...], step: int, seed: int
+) -> list[Params | Adapted]:
     """Parameters `[A, ...]` of each group at a checkpoint; no optimizer state is read.
 
     Args:
       run_dir: the run's directory.
       groups: its agents, as `prepare` groups them.
+      seed: the run's seed, from which the base of adapters on a new model was drawn.
       step: one of its checkpoints, see `choose_step`.
 
     Raises:
@@ -90,7 +94,10 @@ def saved_params(run_dir: Path, groups: tuple[AgentGroup, ...], step: int) -> li
         except (ValueError, KeyError, TypeError, OSError) as error:
             remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
             raise UserError("checkpoint", str(path), remedy) from error
-    return [learner["params"] for learner in tree["learners"]]
+    return [
+        with_base(learner["params"], base_params(group, seed))
+        for learner, group in zip(tree["learners"], groups, strict=True)
+    ]
 
 
 def _stacked_shapes(group: AgentGroup):
@@ -98,7 +105,7 @@ def _stacked_shapes(group: AgentGroup):
     count = len(group.agents)
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype, sharding=device),
-        abstract_params(group.model),
+        abstract_trained(group.model),
     )
 
 

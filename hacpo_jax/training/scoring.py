@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hacpo_jax.models import ModelConfig, bind
+from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.training.log_probs import token_log_probs
 
 
@@ -91,7 +92,7 @@ def score(params, answers: Answers, *, spec: PolicySpec) -> jax.Array:
     """Log-probs without gradients, micro-batch by micro-batch, for every agent of a group.
 
     Args:
-      params: parameters of the agents, `[A, ...]` each.
+      params: parameters of the agents, `[A, ...]` each, or adapters on a base of all.
       answers: `[A, M, R, ...]`, M micro-batches of R rows.
       spec: what is static.
 
@@ -102,4 +103,4 @@ def score(params, answers: Answers, *, spec: PolicySpec) -> jax.Array:
     def one_agent(params, answers):
         return jax.lax.map(lambda rows: answer_log_probs(params, rows, spec)[0], answers)
 
-    return jax.vmap(one_agent)(params, answers)
+    return jax.vmap(one_agent, in_axes=(agent_axes(params), 0))(params, answers)

@@ -11,6 +11,8 @@ import numpy as np
 from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Rollout
+from hacpo_jax.models import Adapted
+from hacpo_jax.models.lora import Params, with_base
 from hacpo_jax.training.batches import LearnerView, mini_batch, update_order
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
@@ -40,6 +42,23 @@ class RunState:
 
 
 @dataclasses.dataclass(frozen=True)
+class Frozen:
+    """What a group's policies are, or were, that no update changes.
+
+    Args:
+      base: what adapters are trained on; None where all parameters are trained.
+      reference: trained parameters `[A, ...]` at the start, where a KL to it is taken.
+    """
+
+    base: Params | None = None
+    reference: Params | None = None
+
+    def reference_policy(self) -> Params | Adapted | None:
+        """Parameters of the policies at the start, if they are kept."""
+        return None if self.reference is None else with_base(self.reference, self.base)
+
+
+@dataclasses.dataclass(frozen=True)
 class StepResult:
     """What a step leaves behind besides the new state."""
 
@@ -48,13 +67,13 @@ class StepResult:
     diagnostics: list[dict[str, Any]]  # one per agent, on the steps that are looked at
 
 
-def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunState, StepResult]:
+def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[RunState, StepResult]:
     """Sample, verify, compare, share, learn.
 
     Args:
       run: the run.
       state: after the previous step; its parameters and optimizer states are donated.
-      references: per group, parameters of the frozen start, or None.
+      frozen: per group, what stays as it is.
 
     Returns:
       The next state, and the step's metrics and records.
@@ -62,7 +81,11 @@ def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunStat
     times, step = StepTimes(len(run.groups)), state.step + 1
 
     # 1. Sample P prompts. 2. Every agent draws G responses to each. 3. Verify.
-    drawn, chosen, blocks = draw(run, state.learners, state.step, state.blocks, times)
+    policies = [
+        with_base(learner.params, still.base)
+        for learner, still in zip(state.learners, frozen, strict=True)
+    ]
+    drawn, chosen, blocks = draw(run, policies, state.step, state.blocks, times)
     records = [make_records(run, agent, drawn, step) for agent in run.agents]
 
     # 4. Update capability windows.
@@ -77,8 +100,8 @@ def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunStat
     exchange = publish(run, records, chosen)
     learners, metrics, diagnostics = [], {}, []
     for g, group in enumerate(run.groups):
-        params = state.learners[g].params
-        reference = references[g] if group.algorithm.kl_coef or is_due(run, step) else None
+        params, wanted = policies[g], group.algorithm.kl_coef or is_due(run, step)
+        reference = frozen[g].reference_policy() if wanted else None
         with times.measure("share", g):
             views, shared = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
@@ -87,7 +110,9 @@ def train_step(run: Run, state: RunState, references: Sequence) -> tuple[RunStat
             with times.measure("diagnose", g):
                 diagnostics += diagnose(run, group, params, views, step)
         with times.measure("update", g):
-            learner, updates = _update_group(run, group, state.learners[g], views, state.step)
+            learner, updates = _update_group(
+                run, group, state.learners[g], frozen[g].base, views, state.step
+            )
         learners.append(learner)
         for member, agent in enumerate(group.agents):
             rollouts = drawn.rollouts[g]
@@ -117,7 +142,12 @@ def _capability_ratio(run: Run, history: np.ndarray, step: int) -> jax.Array:
 
 
 def _update_group(
-    run: Run, group: AgentGroup, learner: LearnerState, views: list[LearnerView], step: int
+    run: Run,
+    group: AgentGroup,
+    learner: LearnerState,
+    base: Params | None,
+    views: list[LearnerView],
+    step: int,
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
     training, algorithm = run.config.training, group.algorithm
@@ -136,6 +166,6 @@ def _update_group(
     spec, learners, found = run.update_spec(group), np.array(group.indices), []
     for u in range(run.updates_per_step(group)):
         batch = mini_batch(views, [order[u] for order in orders], training.micro_batch_rows)
-        learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec)
+        learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
         found.append(metrics)
     return learner, jax.device_get(found)

@@ -3,24 +3,26 @@
 import contextlib
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hacpo_jax.agents import AgentGroup, initial_params, save_agent
+from hacpo_jax.agents import AgentGroup, base_params, initial_params, save_agent
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded
-from hacpo_jax.models import abstract_params
+from hacpo_jax.models import abstract_trained
+from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.console import Console
 from hacpo_jax.training.measure import measure
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.saved_run import AGENTS, saved_steps
-from hacpo_jax.training.step import RunState, train_step
+from hacpo_jax.training.step import Frozen, RunState, train_step
 from hacpo_jax.training.update import init_state
 from hacpo_jax.training.warm_start import warm_start
 from hacpo_jax.training.watch import Watch
@@ -56,16 +58,16 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             save_agent(agent, saved / agent.name)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
-        state, references = start_or_resume(run, checkpoints, console)
+        state, frozen = start_or_resume(run, checkpoints, console)
         directory.rewind(state.step)
         watch = Watch({agent.name: agent.algorithm for agent in run.agents})
 
         while True:
             if _evaluation_due(config, state.step):
-                directory.log_evaluation(evaluate(run, state, console))
+                directory.log_evaluation(evaluate(run, state, frozen, console))
             if state.step >= config.training.steps:
                 break
-            state, result = train_step(run, state, references)
+            state, result = train_step(run, state, frozen)
             directory.log_metrics(result.metrics)
             directory.log_diagnostics(result.diagnostics)
             directory.write_rollouts(state.step, result.records)
@@ -80,24 +82,26 @@ def train(config: Config, console: Console) -> dict[str, Any]:
     return summary
 
 
-def start_or_resume(run: Run, checkpoints: Checkpoints, console: Console):
-    """The state to go on from, and the frozen reference policies where a KL penalty needs them."""
+def start_or_resume(
+    run: Run, checkpoints: Checkpoints, console: Console
+) -> tuple[RunState, list[Frozen]]:
+    """The state to go on from, and what stays as it is."""
     latest = checkpoints.latest()
     if latest is None:
-        state = start(run, console)
+        state, bases = start(run, console)
         checkpoints.save(state)
     else:
         console.resumed(latest)
         state = checkpoints.restore(abstract_state(run), latest)
-    if not any(needs_reference(run, group) for group in run.groups):
-        return state, [None] * len(run.groups)
+        bases = [base_params(group, run.config.seed) for group in run.groups]
+    wanted = [needs_reference(run, group) for group in run.groups]
+    first = checkpoints.restore(abstract_state(run), 0) if latest and any(wanted) else state
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
-    first = checkpoints.restore(abstract_state(run), 0) if latest else state
     references = [
-        jax.tree.map(jnp.copy, learner.params) if needs_reference(run, group) else None
-        for group, learner in zip(run.groups, first.learners, strict=True)
+        jax.tree.map(jnp.copy, learner.params) if want else None
+        for want, learner in zip(wanted, first.learners, strict=True)
     ]
-    return state, references
+    return state, [Frozen(*pair) for pair in zip(bases, references, strict=True)]
 
 
 def needs_reference(run: Run, group: AgentGroup) -> bool:
@@ -105,17 +109,20 @@ def needs_reference(run: Run, group: AgentGroup) -> bool:
     return group.algorithm.kl_coef > 0 or run.config.diagnostics.every is not None
 
 
-def start(run: Run, console: Console) -> RunState:
-    """First weights, warm starts, and fresh optimizers."""
-    params = [initial_params(group, run.config.seed) for group in run.groups]
-    for g, group in enumerate(run.groups):
-        for member, agent in enumerate(group.agents):
+def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
+    """First weights, warm starts, and fresh optimizers; and what adapters are trained on."""
+    free, bases = [], []
+    for group in run.groups:
+        params = initial_params(group, run.config.seed)
+        for i, agent in enumerate(group.agents):
             if agent.warm_start is None:
                 continue
-            alone = jax.tree.map(lambda x, m=member: x[m], params[g])
-            trained = warm_start(run, agent, alone, console.warm_start(agent))
-            params[g] = jax.tree.map(lambda x, t, m=member: x.at[m].set(t), params[g], trained)
-    return _fresh_state(run, params)
+            warm = warm_start(run, agent, member(params, i), console.warm_start(agent))
+            changed = jax.tree.map(lambda x, t, i=i: x.at[i].set(t), trained(params), trained(warm))
+            params = with_base(changed, base_of(params))
+        free.append(trained(params))
+        bases.append(base_of(params))
+    return _fresh_state(run, free), bases
 
 
 def _fresh_state(run: Run, params) -> RunState:
@@ -134,7 +141,7 @@ def abstract_state(run: Run) -> RunState:
     """Shapes of a run's state, to restore a checkpoint into."""
     learners = []
     for group in run.groups:
-        params = _stacked(abstract_params(group.model), len(group.agents))
+        params = _stacked(abstract_trained(group.model), len(group.agents))
         fresh = functools.partial(
             init_state, optimizer=group.optimizer, total_updates=run.total_updates(group)
         )
@@ -157,10 +164,16 @@ def _evaluation_due(config: Config, step: int) -> bool:
     return step in (0, config.training.steps) or (every is not None and step % every == 0)
 
 
-def evaluate(run: Run, state: RunState, console: Console) -> list[dict[str, Any]]:
+def evaluate(
+    run: Run, state: RunState, frozen: Sequence[Frozen], console: Console
+) -> list[dict[str, Any]]:
     """Measure every agent on every benchmark; one row each."""
     settings, rows = run.config.evaluation, []
-    for agent, name, answers in measure(run, [learner.params for learner in state.learners]):
+    params = [
+        with_base(learner.params, still.base)
+        for learner, still in zip(state.learners, frozen, strict=True)
+    ]
+    for agent, name, answers in measure(run, params):
         _check_grading(run, answers)
         scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
         rows.append({"step": state.step, "agent": agent.name, "benchmark": name, **scores})

@@ -9,6 +9,7 @@ import optax
 
 from hacpo_jax import objectives
 from hacpo_jax.config import OptimizerConfig
+from hacpo_jax.models.lora import Params, base_of, trained, with_base
 from hacpo_jax.training.objective import Metrics, Objective, Samples
 from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
 
@@ -19,7 +20,7 @@ class LearnerState:
     """What an update changes; every leaf has a leading agent axis `[A, ...]`.
 
     Args:
-      params: float32 parameters.
+      params: the parameters that are trained: all of a model's, or its adapters.
       opt_state: state of the optimizer.
       updates: int32, updates made.
       skipped: int32, updates left out because a gradient was not finite.
@@ -171,6 +172,7 @@ def update(
     update_index: jax.Array,
     *,
     spec: UpdateSpec,
+    base: Params | None = None,
 ) -> tuple[LearnerState, Metrics]:
     """Take one optimizer step on one mini-batch, for every agent of a group.
 
@@ -183,6 +185,7 @@ def update(
       learners: `[A]` indices of the group's agents among all agents.
       update_index: updates already made in this step.
       spec: what is static.
+      base: without an agent axis, what adapters are trained on.
 
     Returns:
       The new state, and metrics, `[A]` each, over the mini-batch before the step.
@@ -190,7 +193,7 @@ def update(
 
     def one_agent(state, batch, learner):
         gradients, (log_probs, entropy), whole = gradients_of(
-            state.params, batch, learner, update_index, spec
+            with_base(state.params, base), batch, learner, update_index, spec
         )
         loss, metrics = _total_loss(log_probs, entropy, whole, None, spec, learner, update_index)
         samples = whole.samples()
@@ -208,7 +211,7 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
     """Gradient of one agent's whole loss, micro-batch by micro-batch.
 
     Args:
-      params: of one agent.
+      params: of one agent; adapters alone have a gradient where there is a base.
       batch: `[M, R, ...]`.
       learner: its index among all agents.
       update_index: updates already made in this step.
@@ -225,15 +228,17 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
         transfer=objectives.sum_weights(whole.answers.mask, whole.transfer_weight),
     )
 
-    def loss_of(params, rows):
-        scored = answer_log_probs(params, rows.answers, spec.policy)
+    def loss_of(free, rows):
+        scored = answer_log_probs(with_base(free, base_of(params)), rows.answers, spec.policy)
         return _total_loss(*scored, rows, divisors, spec, learner, update_index)[0], scored
 
     def accumulate(total, rows):
-        (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, rows)
+        (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(free, rows)
         return jax.tree.map(jnp.add, total, gradients), scored
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
+    # Sums of many small gradients need float32 even where parameters are kept in less.
+    free = trained(params)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free)
     gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
     shape = samples.mask.shape
     return gradients, (log_probs.reshape(shape), entropy.reshape(shape)), whole

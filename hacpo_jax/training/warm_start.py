@@ -12,6 +12,7 @@ from hacpo_jax import objectives
 from hacpo_jax.agents import Agent, AgentGroup
 from hacpo_jax.config import OptimizerConfig
 from hacpo_jax.evaluation import evaluate_group
+from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
 from hacpo_jax.rollout import Sampler
 from hacpo_jax.tasks.problems import Problems
 from hacpo_jax.training.batches import pad_prompts, pad_responses
@@ -40,7 +41,7 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
     Args:
       run: the run.
       agent: has a `warm_start` section.
-      params: its parameters, without an agent axis.
+      params: its parameters, without an agent axis, or its adapters on their base.
       report: called after every check and at the end.
 
     Returns:
@@ -54,14 +55,21 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
     alone = AgentGroup((agent,))
     # Solutions are learned as they are, whatever temperature answers are drawn at later.
     policy = dataclasses.replace(run.policy_spec(alone), temperature=1.0)
-    state = init_state(jax.tree.map(lambda x: x[None], params), optimizer, settings.steps)
+    base = base_of(params)
+    alone_first = jax.tree.map(lambda x: x[None], trained(params))
+    state = init_state(alone_first, optimizer, settings.steps)
     solutions = _solutions(agent, run.train)
     rng = np.random.default_rng([run.config.seed, agent.index, 1])
     for step in range(1, settings.steps + 1):
         rows = rng.integers(len(solutions), size=settings.batch_size).tolist()
         batch = _batch(run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
         state, loss = _update(
-            state, batch, policy=policy, optimizer=optimizer, total_updates=settings.steps
+            state,
+            batch,
+            policy=policy,
+            optimizer=optimizer,
+            total_updates=settings.steps,
+            base=base,
         )
         look = step % settings.check_every == 0 or step == settings.steps
         if not look:
@@ -69,11 +77,13 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
         if settings.until_accuracy is None:
             report(Progress(step, float(loss[0]), None))
             continue
-        accuracy = _train_accuracy(run, alone, state.params, settings.check_problems)
+        accuracy = _train_accuracy(
+            run, alone, with_base(state.params, base), settings.check_problems
+        )
         report(Progress(step, float(loss[0]), accuracy))
         if accuracy >= settings.until_accuracy:
             break
-    return jax.tree.map(lambda x: x[0], state.params)
+    return member(with_base(state.params, base), 0)
 
 
 def _solutions(agent: Agent, problems: Problems) -> list[list[int]]:
@@ -114,11 +124,12 @@ def _update(
     policy: PolicySpec,
     optimizer: OptimizerConfig,
     total_updates: int,
+    base: Params | None,
 ) -> tuple[LearnerState, jax.Array]:
     """One update on the mean negative log-prob of all solution tokens."""
 
-    def loss_of(params):
-        log_probs, _ = answer_log_probs(params, batch, policy)
+    def loss_of(free):
+        log_probs, _ = answer_log_probs(with_base(free, base), batch, policy)
         count = jnp.maximum(objectives.count_tokens(batch.mask), 1)
         return -jnp.where(batch.mask, log_probs, 0.0).sum() / count
 

@@ -13,7 +13,7 @@ from whole_steps import copied, start_of
 from hacpo_jax.rollout import answer, answer_keys
 from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training.run import prepare
-from hacpo_jax.training.step import train_step
+from hacpo_jax.training.step import Frozen, train_step
 
 METRICS = {
     "step",
@@ -54,11 +54,13 @@ def hacpo_steps():
     )
     run = prepare(config)
     state = start_of(run)
-    references = [jax.tree.map(np.array, learner.params) for learner in state.learners]
+    frozen = [
+        Frozen(reference=jax.tree.map(np.array, learner.params)) for learner in state.learners
+    ]
     params, results = [copied(state.learners)], []
     try:
         for _ in range(2):
-            state, result = train_step(run, state, references)
+            state, result = train_step(run, state, frozen)
             params.append(copied(state.learners))
             results.append(result)
     finally:
@@ -196,7 +198,7 @@ def test_a_step_of_every_baseline(name, updates):
     agents = ("one", "three")
     run = prepare(tiny_config("unused", agents=agents, algorithm={"name": name}, **DRAWS))
     assert len(run.groups) == 1
-    state, result = train_step(run, start_of(run), [None])
+    state, result = train_step(run, start_of(run), [Frozen()])
     assert state.learners[0].updates.tolist() == [updates, updates]
     assert [row["agent"] for row in result.metrics] == ["one", "three"]
     for row in result.metrics:

@@ -10,7 +10,7 @@ from tiny_runs import AGENTS, tiny_config
 
 from hacpo_jax.tasks.verifiers import TextGrader, Verifier
 from hacpo_jax.training.run import Run, prepare
-from hacpo_jax.training.step import RunState, train_step
+from hacpo_jax.training.step import Frozen, RunState, train_step
 from hacpo_jax.training.update import init_state
 
 
@@ -66,6 +66,6 @@ def steps_of(run: Run, count: int, state: RunState | None = None):
     """The state after `count` steps without references, and their results."""
     state, results = state or start_of(run), []
     for _ in range(count):
-        state, result = train_step(run, state, [None] * len(run.groups))
+        state, result = train_step(run, state, [Frozen()] * len(run.groups))
         results.append(result)
     return state, results
