@@ -93,9 +93,10 @@ VERBS = {
         summary="write trained agents as Hugging Face directories",
         usage=("export RUN_DIR out=DIR [agent=NAME] [step=N] [dtype=float32|bfloat16]",),
         text="""\
-            Writes out/<agent> for every agent, or for one: model.safetensors, config.json,
-            generation_config.json, the tokenizer and its chat template, so that transformers and
-            vLLM load it. Agents are those of the latest checkpoint unless step=N names another.""",
+            Writes out/<agent> for every agent, or for one: model.safetensors (in shards of 5 GB),
+            config.json, generation_config.json, the tokenizer and its chat template, so that
+            transformers and vLLM load it. Agents are those of the latest checkpoint unless step=N
+            names another. The run directory is enough: neither task nor first models are read.""",
         examples=(
             "export runs/quickstart out=exported",
             "export runs/quickstart out=exported agent=llama-bpe dtype=bfloat16",

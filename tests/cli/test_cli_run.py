@@ -357,9 +357,45 @@ def test_generate_tells_why_an_answer_ended(tiny_run, capsys):
     assert text in ("0", "1")
 
 
+def test_several_prompts_are_answered_each_as_if_alone(tiny_run, capsys):
+    """Greedy, of different lengths; the answers come in the order of the prompts."""
+    agent = [f"run={tiny_run}", "agent=left", "max_new_tokens=4"]
+    prompts = ["prompt=3?", "prompt=12 and 7?", "prompt=a=b"]
+    together = generate(capsys, *agent, *prompts)
+    alone = [generate(capsys, *agent, prompt)[0] for prompt in prompts]
+    assert [text for _, text in together] == [text for _, text in alone]
+    assert [header for header, _ in together] == [
+        f"prompt {i} of 3, {header}" for i, (header, _) in enumerate(alone, start=1)
+    ]
+    sampled = generate(capsys, *agent, *prompts[:2], "samples=2", "temperature=1")
+    starts = [header.split(":")[0] for header, _ in sampled]
+    assert starts == [f"prompt {p} of 2, answer {i} of 2" for p in (1, 2) for i in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["temperature=hot"], "temperature = 'hot': must be a number"),
+        (["temperature=-1"], "temperature = '-1': must be greater than or equal to 0"),
+        (["max_new_tokens=1.5"], "max_new_tokens = '1.5': must be a whole number"),
+        (["samples=2"], "samples = 2: greedy answers are all alike"),
+        (["samples=2", "samples=3"], "samples = '3': is given twice, first as '2'"),
+        (["chat=perhaps"], "chat = 'perhaps': must be true or false"),
+        (["promt=x"], "promt = 'x': unknown key; did you mean 'prompt'?"),
+        (["agent=left"], "agent = 'left': goes with run, not with model"),
+        (["run=somewhere"], "model = '/no/such/model': name one of model="),
+        ([], "model = '/no/such/model': no such directory"),
+    ],
+)
+def test_generate_refuses_bad_input_in_one_line(refused, words, line):
+    told = refused("generate", "model=/no/such/model", "prompt=a", "prompt=b", *words)
+    assert told.startswith(f"error: {line}")
+
+
 def test_generate_refuses_prompts_that_do_not_fit(tiny_run, refused):
     words = ("generate", f"run={tiny_run}", "agent=left")
     assert "prompt = ''" in refused(*words, "prompt=")
+    assert "prompt = ''" in refused(*words, "prompt=3?", "prompt=", "prompt=4?")
     assert "has 40 tokens" in refused(*words, f"prompt={'7' * 40}")
     assert "has 2 tokens" in refused(*words, "prompt=3?", "max_new_tokens=31")
     assert "agent = 'nobody'" in refused(*words[:2], "agent=nobody", "prompt=3?")
