@@ -13,6 +13,7 @@ from hacpo_jax.errors import UserError
 
 if TYPE_CHECKING:
     from hacpo_jax.agents import AgentGroup
+    from hacpo_jax.models import Adapted
 
 _DEFAULT_TOKENS = 256
 _ROWS = 64  # answers at a time
@@ -73,7 +74,7 @@ def _check(options: _Options) -> None:
         raise UserError("samples", options.samples, remedy)
 
 
-def _load_model(options: _Options) -> tuple["AgentGroup", dict]:
+def _load_model(options: _Options) -> tuple["AgentGroup", "dict | Adapted"]:
     """A group of one with the weights of a Hugging Face directory."""
     from hacpo_jax.agents import build_agents, group_agents, initial_params
 
@@ -87,11 +88,10 @@ def _load_model(options: _Options) -> tuple["AgentGroup", dict]:
         raise UserError(field, error.value, error.remedy) from None
 
 
-def _load_agent(options: _Options) -> tuple["AgentGroup", dict]:
+def _load_agent(options: _Options) -> tuple["AgentGroup", "dict | Adapted"]:
     """A group of one with the weights of a checkpoint."""
-    import jax
-
     from hacpo_jax.agents import AgentGroup
+    from hacpo_jax.models.lora import member
     from hacpo_jax.training.run_dir import saved_config
     from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
@@ -101,16 +101,15 @@ def _load_agent(options: _Options) -> tuple["AgentGroup", dict]:
     find_agent(config, options.agent)
     step = choose_step(path, options.step)
     groups = saved_groups(path, config)
-    params = saved_params(path, groups, step)
+    params = saved_params(path, groups, step, config.seed)
     for group, stacked in zip(groups, params, strict=True):
-        for member, agent in enumerate(group.agents):
+        for i, agent in enumerate(group.agents):
             if agent.name == options.agent:
-                alone = jax.tree.map(lambda x, m=member: x[m : m + 1], stacked)
-                return AgentGroup((agent,)), alone
+                return AgentGroup((agent,)), member(stacked, slice(i, i + 1))
     raise AssertionError("find_agent has found it")
 
 
-def _answers(group: "AgentGroup", params: dict, options: _Options):
+def _answers(group: "AgentGroup", params: "dict | Adapted", options: _Options):
     """Numbers of prompt and answer, text, whether it ended by itself, and tokens of each answer."""
     import numpy as np
 
