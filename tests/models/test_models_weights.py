@@ -212,6 +212,26 @@ def test_every_misfit_is_listed_at_once(copied):
     assert dtypes.startswith("wrong dtype: model.embed_tokens.weight is I8")
 
 
+def test_misfits_of_fused_tensors_are_listed_once(copied):
+    """Three parameters of ours share a tensor; separate ones of another family are not known."""
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    changed = {
+        name: None,
+        "model.layers.1.mlp.gate_up_proj.weight": np.ones((24, 32), np.float32),
+        "model.layers.0.self_attn.q_proj.weight": np.ones((32, 32), np.float32),
+    }
+    directory = copied("phi3", changed)
+    with pytest.raises(UserError) as caught:
+        check_weights(directory, load_config(directory, "m"), "m")
+    missing, unknown, shapes = str(caught.value).split("config.json: ")[1].split("; ")
+    assert missing == f"missing: {name}"
+    assert unknown == "not known: model.layers.0.self_attn.q_proj.weight"
+    # 24 rows of gate and 24 of up.
+    assert shapes == (
+        "wrong shape: model.layers.1.mlp.gate_up_proj.weight is [24, 32], must be [48, 32]"
+    )
+
+
 def test_stored_rotary_frequencies_are_ignored(copied):
     frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     assert_trees_equal(load_model(copied("llama", frequencies), "m")[1], model("llama")[1])
