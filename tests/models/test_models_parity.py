@@ -25,6 +25,7 @@ from hacpo_jax.models import RopeScaling, bind, load_model
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.hf_layout import entries
 from hacpo_jax.models.rope import inverse_frequencies
+from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -74,6 +75,18 @@ def test_gradients_equal_transformers(name, remat):
 def test_greedy_continuation_equals_transformers(name):
     held = stored(name)
     assert greedy(*model(name), held["tokens"][1, 3:], 64) == held["greedy"].tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampler_at_temperature_zero_equals_transformers(name):
+    """By cached decoding, the prompt padded on the left to its bucket, beside a longer prompt."""
+    config, params = model(name)
+    prompt = stored(name)["tokens"][1, 3:].tolist()
+    spec = DecodeSpec(config, Sampler(0.0), 64, (), config.vocab_size, jnp.dtype("float32"))
+    keys = answer_keys(0, [0], 0, [0, 1], 1)
+    stacked = jax.tree.map(lambda x: x[None], params)
+    rollouts = answer(stacked, [prompt, prompt[:1] * 43], keys, spec, max_rows=2)
+    assert rollouts.tokens[0, 0, 0].tolist() == stored(name)["greedy"].tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)
