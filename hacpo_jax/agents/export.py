@@ -2,16 +2,21 @@
 
 import contextlib
 import json
+import logging
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent
+from hacpo_jax.agents.tokenizer import Tokenizer
 from hacpo_jax.models import Adapted, save_model, save_model_config
 from hacpo_jax.models.lora import Params, merge, whole, without_adapters
+
+_log = logging.getLogger(__name__)
 
 
 def export_agent(
@@ -36,6 +41,7 @@ def export_agent(
     with _written_beside(directory) as partial:
         save_model(partial, model, whole(params), dtype=dtype, extra_config=_token_ids(agent))
         _save_tokens(agent, partial)
+    _warn_if_read_otherwise(agent, directory)
 
 
 def save_agent(agent: Agent, directory: Path) -> None:
@@ -74,6 +80,20 @@ def _token_ids(agent: Agent) -> dict[str, int | None]:
         "eos_token_id": tokenizer.eos_id,
         "pad_token_id": tokenizer.pad_id,
     }
+
+
+def _warn_if_read_otherwise(agent: Agent, directory: Path) -> None:
+    """Beside some models' configs, Qwen2's above all, transformers makes every tokenizer theirs."""
+    from transformers import AutoTokenizer  # seconds to import
+
+    read: Any = AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
+    if Tokenizer(read).vocabulary_fingerprint != agent.tokenizer.vocabulary_fingerprint:
+        _log.warning(
+            "%s: AutoTokenizer takes its tokenizer for another of model type %s; "
+            "PreTrainedTokenizerFast reads it as it is",
+            directory,
+            agent.model.model_type,
+        )
 
 
 def _save_tokens(agent: Agent, directory: Path) -> None:

@@ -36,7 +36,13 @@ def read_tokenizer(path_or_hub_id: str, field: str) -> "PreTrainedTokenizerFast"
     if directory.is_dir():
         names = {path.name for path in directory.iterdir()}
         _check_files(directory, names, field)
-        if "tokenizer.model" in names and "tokenizer.json" not in names:
+        if "tokenizer.json" in names:
+            config = _json(directory / "tokenizer_config.json", field)
+            # Says that tokenizer.json is the whole of it. The other does not believe that beside
+            # some models' config.json, that of Qwen2 among them.
+            if config.get("tokenizer_class") == "TokenizersBackend":
+                reader = PreTrainedTokenizerFast
+        elif "tokenizer.model" in names:
             # The class for Llama 2 that the other would choose merges in another order than
             # SentencePiece does, and gives other ids to one text in three.
             reader = PreTrainedTokenizerFast

@@ -96,7 +96,8 @@ VERBS = {
             Writes out/<agent> for every agent, or for one: model.safetensors (in shards of 5 GB),
             config.json, generation_config.json, the tokenizer and its chat template, so that
             transformers and vLLM load it. Agents are those of the latest checkpoint unless step=N
-            names another. The run directory is enough: neither task nor first models are read.""",
+            names another. The run directory is enough, with the models that adapters are for:
+            the task is not read.""",
         examples=(
             "export runs/quickstart out=exported",
             "export runs/quickstart out=exported agent=llama-bpe dtype=bfloat16",

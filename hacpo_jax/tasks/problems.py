@@ -110,9 +110,13 @@ def encode_problems(
     by_tokenizer: dict[str, list[tuple[int, ...]]] = {}
     for agent in agents:
         if agent.tokenizer.fingerprint not in by_tokenizer:
-            by_tokenizer[agent.tokenizer.fingerprint] = [
-                tuple(agent.tokenizer.encode_prompt(text, system=task.system)) for text in texts
-            ]
+            try:
+                by_tokenizer[agent.tokenizer.fingerprint] = [
+                    tuple(agent.tokenizer.encode_prompt(text, system=task.system)) for text in texts
+                ]
+            except UserError as error:
+                key = "task.system" if error.field == "system" else f"{field}.{error.field}"
+                raise UserError(key, error.value, f"agent {agent.name}: {error.remedy}") from None
     tokens = [by_tokenizer[agent.tokenizer.fingerprint] for agent in agents]
     fits = np.ones(len(examples), bool)
     for agent, rows in zip(agents, tokens, strict=True):

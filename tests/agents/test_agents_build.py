@@ -1,20 +1,35 @@
 """From sections of the config to agents, groups and first parameters."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tokenizer_zoo
 from tiny_runs import AGENTS, LLAMA
-from tokenizer_zoo import STORY, THINKING, byte_level_hf, letters_hf
+from tokenizer_zoo import EXACT, STORY, THINKING, byte_level_hf, letters_hf
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hacpo_jax.agents import AgentGroup, build_agents, group_agents, initial_params
+from hacpo_jax.agents import (
+    AgentGroup,
+    Tokenizer,
+    build_agents,
+    export_agent,
+    group_agents,
+    initial_params,
+    save_agent,
+    saved_agents,
+)
 from hacpo_jax.config import AgentConfig
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import load_model
 
+# See tests/exchange/test_exchange_real_tokenizers.py.
+ASSETS = os.environ.get("HACPO_ASSETS")
+REAL = ("tok-llama3", "tok-qwen", "tok-mistral", "tok-tekken", "smollm2-135m")
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
@@ -157,6 +172,94 @@ def test_agents_of_one_shape_tokenizer_and_optimizer_make_a_group(directory):
             assert agent.model == group.model
             assert agent.tokenizer.fingerprint == group.tokenizer.fingerprint
             assert agent.optimizer == group.optimizer
+
+
+def tokenizer_directory(name: str, path: Path) -> str:
+    """One of real people's if HACPO_ASSETS names the directory that holds them, or of ours."""
+    if ASSETS:
+        return f"{ASSETS}/{name}"
+    tokenizer_zoo.exact(name).save(str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", REAL if ASSETS else EXACT)
+def test_saved_agents_are_those_that_were_saved(tmp_path, name):
+    """Whatever class transformers takes the tokenizer for beside each family's config."""
+    tokenizer = tokenizer_directory(name, tmp_path / "tokenizer")
+    sections = [
+        {"name": family, "model": LLAMA | {"family": family}, "tokenizer": tokenizer}
+        for family in ("llama", "qwen2", "qwen3")
+    ]
+    agents = built(*sections)
+    for agent in agents:
+        save_agent(agent, tmp_path / "agents" / agent.name)
+    configs = [AgentConfig.model_validate(section) for section in sections]
+    for saved, agent in zip(saved_agents(configs, tmp_path / "agents"), agents, strict=True):
+        assert saved.tokenizer.fingerprint == agent.tokenizer.fingerprint
+        assert saved.tokenizer.stop_ids == agent.tokenizer.stop_ids
+        assert saved.model == agent.model
+        assert (saved.directory, saved.index, saved.name) == (None, agent.index, agent.name)
+        for text in (STORY, " é 수학은 😀\r\n  x", "<|im_end|>12345"):
+            assert saved.tokenizer.encode_prompt(text) == agent.tokenizer.encode_prompt(text)
+            assert saved.tokenizer.encode_texts([text]) == agent.tokenizer.encode_texts([text])
+
+
+def test_a_saved_agent_keeps_its_template_stops_and_padding_and_needs_no_model(directory):
+    """A model of 48 ids with a tokenizer of fewer, a chat template, and three end tokens."""
+    hf = letters_hf()
+    hf.chat_template = THINKING
+    hf.save_pretrained(directory)
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
+    section = {"name": "a", "model": str(directory), "chat_options": {"enable_thinking": False}}
+    (agent,) = built(section)
+    home = directory.parent / "agents" / "a"
+    save_agent(agent, home)
+    shutil.rmtree(directory)
+    config = AgentConfig.model_validate(section)
+    (saved,) = saved_agents([config], home.parent)
+    assert saved.tokenizer.fingerprint == agent.tokenizer.fingerprint
+    assert saved.tokenizer.stop_ids == (0, 2, 5, 7)
+    assert saved.tokenizer.encode_prompt("the cat") == agent.tokenizer.encode_prompt("the cat")
+    assert saved.model == agent.model
+    assert (saved.model.vocab_size, saved.tokenizer.size) == (48, 1 + len(set(STORY)))
+    generation = json.loads((home / "generation_config.json").read_text())
+    # Nothing but tokens: no temperature is imposed on whoever loads it.
+    assert generation == {"bos_token_id": None, "eos_token_id": [0, 2, 5, 7], "pad_token_id": 0}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_an_export_that_transformers_reads_otherwise_is_told(tmp_path, family, caplog):
+    """Beside a config of Qwen2 AutoTokenizer makes of every tokenizer one of Qwen2's."""
+    section = {"model": LLAMA | {"family": family}, "tokenizer": {"kind": "characters"}}
+    (agent,) = built(section)
+    out = tmp_path / "out"
+    params = jax.tree.map(lambda x: x[0], initial_params(AgentGroup((agent,)), 0))
+    export_agent(agent, params, out, dtype="float32")
+    read = AutoTokenizer.from_pretrained(out)
+    equal = read.encode(STORY, add_special_tokens=False) == agent.tokenizer.encode_prompt(STORY)
+    assert equal == (f"{out}: AutoTokenizer takes its tokenizer for another" not in caplog.text)
+    as_it_is = PreTrainedTokenizerFast.from_pretrained(out)
+    for ours in (as_it_is.encode(STORY), Tokenizer.load(str(out)).encode_prompt(STORY)):
+        assert ours == agent.tokenizer.encode_prompt(STORY)
+
+
+def test_an_agent_is_saved_once_and_whole(directory, monkeypatch):
+    (agent,) = built({"name": "a", "model": str(directory)})
+    home = directory.parent / "agents" / "a"
+
+    def full_disk(*_):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "save", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            save_agent(agent, home)
+    assert list(home.parent.iterdir()) == []
+    save_agent(agent, home)
+    (home / "config.json").write_text("mine")
+    save_agent(agent, home)
+    assert (home / "config.json").read_text() == "mine"
+    assert [path.name for path in home.parent.iterdir()] == ["a"]
 
 
 def test_parameters_of_two_agents_from_one_directory_are_those_of_the_file(directory):

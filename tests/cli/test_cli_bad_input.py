@@ -153,7 +153,8 @@ def test_a_template_without_a_place_for_the_problem(refused_train):
 
 
 def test_a_system_message_without_a_chat_template(refused_train):
-    assert "system = 'Be brief.'" in refused_train("task.system=Be brief.")
+    line = refused_train("task.system=Be brief.")
+    assert line.startswith("error: task.system = 'Be brief.': agent left: needs a chat template")
 
 
 def test_a_verifier_that_cannot_be_imported(refused_train):

@@ -45,7 +45,7 @@ def evaluated(tiny_run, tmp_path_factory) -> Path:
 def agent_params(run_dir: Path, step: int) -> dict:
     """Parameters of each agent at a checkpoint, by name."""
     groups = saved_groups(run_dir, load_config(run_dir / "config.yaml"))
-    stacked = saved_params(run_dir, groups, step)
+    stacked = saved_params(run_dir, groups, step, 0)
     return {
         agent.name: jax.tree.map(lambda x, m=member: np.asarray(x[m]), params)
         for group, params in zip(groups, stacked, strict=True)
