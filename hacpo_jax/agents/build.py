@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent, AgentGroup
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
@@ -185,50 +186,54 @@ def _new_model(config: NewModel, vocab_size: int) -> ModelConfig:
     )
 
 
-def initial_params(group: AgentGroup, seed: int) -> dict | Adapted:
+def initial_params(group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32) -> dict | Adapted:
     """First parameters of a group's agents: loaded, or drawn from the seed.
 
     Returns:
-      Float32 `[A, ...]`, or adapters that change nothing yet on the base of them all.
+      `[A, ...]` in `dtype`, or adapters that change nothing yet on the base of them all.
     """
     keys = [_agent_key(seed, agent) for agent in group.agents]
-    base = base_params(group, seed)
+    base = base_params(group, seed, dtype)
     if base is not None:
-        adapters = [init_adapters(group.model, key) for key in keys]
+        adapters = [_cast(init_adapters(group.model, key), dtype) for key in keys]
         return Adapted(_stacked(adapters), base)
     loaded: dict[Path, dict] = {}
     members = []
     for agent, key in zip(group.agents, keys, strict=True):
         if agent.directory is None:
-            members.append(init_params(agent.model, key))
+            members.append(_cast(init_params(agent.model, key), dtype))
             continue
         if agent.directory not in loaded:
-            loaded[agent.directory] = _load(agent)
+            loaded[agent.directory] = _load(agent, dtype)
         members.append(loaded[agent.directory])
     return _stacked(members)
 
 
-def base_params(group: AgentGroup, seed: int) -> dict | None:
+def base_params(group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32) -> dict | None:
     """What the adapters of a group are trained on, without an agent axis; None has no adapters."""
     first = group.agents[0]
     if group.model.lora is None:
         return None
     if first.directory is not None:
-        return _load(first)
-    return init_params(without_adapters(group.model), _agent_key(seed, first))
+        return _load(first, dtype)
+    return _cast(init_params(without_adapters(group.model), _agent_key(seed, first)), dtype)
 
 
 def _agent_key(seed: int, agent: Agent) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), agent.index)
 
 
-def _load(agent: Agent) -> dict:
+def _cast(params: dict, dtype: DTypeLike) -> dict:
+    return jax.tree.map(lambda x: x.astype(dtype), params)
+
+
+def _load(agent: Agent, dtype: DTypeLike) -> dict:
     assert agent.directory is not None
     return load_params(
         agent.directory,
         agent.model,
         f"agents.{agent.index}.model",
-        dtype=jnp.float32,
+        dtype=dtype,
         place=lambda array, axes: jnp.asarray(array),
     )
 

@@ -51,8 +51,9 @@ class Training(Section):
         DAPO, arXiv 2503.14476) until P are found or the rounds are over.
       mini_batch_prompts: groups of G answers in one update.
       micro_batch_rows: answers whose gradient is taken at once; the rest accumulates.
-      compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere. Parameters
-        and optimizer state are always float32.
+      compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere.
+      param_dtype: of parameters. In bfloat16 they take half the memory and small steps are lost to
+        rounding; gradients and the optimizer's means are float32 in any case.
       behavior_log_probs: whose log-probs of own answers ratios start from: the `sampler`'s, or the
         `trainer`'s at the cost of one more pass; `auto` takes the sampler's in float32, where both
         agree, and the trainer's in bfloat16, where they differ by more than the own clip is wide.
@@ -66,6 +67,7 @@ class Training(Section):
     mini_batch_prompts: int = Field(ge=1)
     micro_batch_rows: int = Field(default=64, ge=1)
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
     behavior_log_probs: Literal["auto", "sampler", "trainer"] = "auto"
     remat: bool = False
 

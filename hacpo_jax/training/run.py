@@ -57,6 +57,11 @@ class Run:
         return self.config.training.steps * self.updates_per_step(group)
 
     @property
+    def param_dtype(self) -> jnp.dtype:
+        """Dtype of parameters."""
+        return jnp.dtype(self.config.training.param_dtype)
+
+    @property
     def rescores(self) -> bool:
         """Whether the trainer scores own answers again before the first update of a step."""
         chosen = self.config.training.behavior_log_probs

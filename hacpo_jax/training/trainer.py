@@ -25,7 +25,7 @@ from hacpo_jax.training.saved_run import AGENTS, saved_steps
 from hacpo_jax.training.step import Frozen, RunState, train_step
 from hacpo_jax.training.update import init_state
 from hacpo_jax.training.warm_start import warm_start
-from hacpo_jax.training.watch import Watch
+from hacpo_jax.training.watch import Watch, rounding_warnings
 
 
 def train(config: Config, console: Console) -> dict[str, Any]:
@@ -60,6 +60,8 @@ def train(config: Config, console: Console) -> dict[str, Any]:
         stack.callback(checkpoints.close)
         state, frozen = start_or_resume(run, checkpoints, console)
         directory.rewind(state.step)
+        for warning in rounding_warnings(config):
+            console.note(f"warning: {warning}")
         watch = Watch({agent.name: agent.algorithm for agent in run.agents})
 
         while True:
@@ -93,7 +95,7 @@ def start_or_resume(
     else:
         console.resumed(latest)
         state = checkpoints.restore(abstract_state(run), latest)
-        bases = [base_params(group, run.config.seed) for group in run.groups]
+        bases = [base_params(group, run.config.seed, run.param_dtype) for group in run.groups]
     wanted = [needs_reference(run, group) for group in run.groups]
     first = checkpoints.restore(abstract_state(run), 0) if latest and any(wanted) else state
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
@@ -113,7 +115,7 @@ def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
     """First weights, warm starts, and fresh optimizers; and what adapters are trained on."""
     free, bases = [], []
     for group in run.groups:
-        params = initial_params(group, run.config.seed)
+        params = initial_params(group, run.config.seed, run.param_dtype)
         for i, agent in enumerate(group.agents):
             if agent.warm_start is None:
                 continue
@@ -141,7 +143,7 @@ def abstract_state(run: Run) -> RunState:
     """Shapes of a run's state, to restore a checkpoint into."""
     learners = []
     for group in run.groups:
-        params = _stacked(abstract_trained(group.model), len(group.agents))
+        params = _stacked(abstract_trained(group.model), len(group.agents), run.param_dtype)
         fresh = functools.partial(
             init_state, optimizer=group.optimizer, total_updates=run.total_updates(group)
         )
@@ -149,9 +151,9 @@ def abstract_state(run: Run) -> RunState:
     return RunState(0, 0, tuple(learners), _empty_history(run))
 
 
-def _stacked(shapes, count: int):
-    """Shapes with a leading agent axis."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes)
+def _stacked(shapes, count: int, dtype):
+    """Shapes with a leading agent axis, in `dtype`."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), dtype), shapes)
 
 
 def _empty_history(run: Run) -> np.ndarray:

@@ -130,12 +130,16 @@ def _is_matrix(params):
 
 
 def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> LearnerState:
-    """A fresh optimizer for parameters `[A, ...]`."""
+    """A fresh optimizer for parameters `[A, ...]`, its means in float32 whatever theirs is."""
     num_agents = jax.tree.leaves(params)[0].shape[0]
-    opt_state = jax.vmap(make_optimizer(optimizer, total_updates).init)(params)
+    opt_state = jax.vmap(make_optimizer(optimizer, total_updates).init)(_wide(params))
     # Two arrays: one buffer cannot be donated twice.
     updates, skipped = jnp.zeros(num_agents, jnp.int32), jnp.zeros(num_agents, jnp.int32)
     return LearnerState(params, opt_state, updates, skipped)
+
+
+def _wide(params):
+    return jax.tree.map(lambda x: x.astype(jnp.float32), params)
 
 
 def apply_gradients(
@@ -148,8 +152,8 @@ def apply_gradients(
     """
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(norm)
-    gradients = jax.tree.map(lambda g: jnp.where(finite, g, 0.0), gradients)
-    steps, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    gradients = jax.tree.map(lambda g: jnp.where(finite, g.astype(jnp.float32), 0.0), gradients)
+    steps, opt_state = optimizer.update(gradients, state.opt_state, _wide(state.params))
     params = optax.apply_updates(state.params, steps)
 
     def keep(new, old):

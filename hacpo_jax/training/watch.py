@@ -3,11 +3,28 @@
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from hacpo_jax.config import Algorithm
+from hacpo_jax.config import Algorithm, Config
 from hacpo_jax.training.metrics import Metrics
 
 WINDOW = 10
 LEAST_CROSS_GRADIENT = 0.1
+
+
+LEAST_BFLOAT16_STEP = 6e-5
+"""Adam moves a parameter by about the learning rate; bfloat16 numbers between 1/64 and 1/32, the
+size of most weights, are 1.2e-4 apart, and a step of less than half of that is rounded away."""
+
+
+def rounding_warnings(config: Config) -> list[str]:
+    """Agents whose learning rate is too small for their parameters' dtype."""
+    if config.training.param_dtype != "bfloat16":
+        return []
+    return [
+        f"{agent.name}: steps of learning_rate = {agent.optimizer.learning_rate:g} are lost to "
+        "rounding in bfloat16 parameters; set training.param_dtype to float32"
+        for agent in config.agents
+        if agent.optimizer.learning_rate < LEAST_BFLOAT16_STEP
+    ]
 
 
 class Watch:
