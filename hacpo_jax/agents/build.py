@@ -29,7 +29,11 @@ from hacpo_jax.models.lora import without_adapters
 
 
 def build_agents(
-    configs: Sequence[AgentConfig], texts: Sequence[str], saved: Path | None = None
+    configs: Sequence[AgentConfig],
+    texts: Sequence[str],
+    saved: Path | None = None,
+    *,
+    longest: int | None = None,
 ) -> list[Agent]:
     """Resolve models and tokenizers; weights are compared with their config but not loaded.
 
@@ -37,19 +41,21 @@ def build_agents(
       configs: the agents of a run.
       texts: training text of the task, for tokenizers that are made from it.
       saved: what `save_agent` wrote of each, if the run is not new: tokenizers are those.
+      longest: tokens of the longest sequence; see `hacpo_jax.models.config_from_hf`.
 
     Raises:
       UserError: a model or tokenizer is missing or does not fit.
     """
-    return [_build(i, config, texts, saved) for i, config in enumerate(configs)]
+    return [_build(i, config, texts, saved, longest) for i, config in enumerate(configs)]
 
 
-def saved_agents(configs: Sequence[AgentConfig], saved: Path) -> list[Agent]:
+def saved_agents(configs: Sequence[AgentConfig], saved: Path, *, longest: int) -> list[Agent]:
     """The agents of a run from what `save_agent` wrote of each; neither task nor weights are read.
 
     Args:
       configs: the agents of the run.
       saved: a directory with one of each agent's name.
+      longest: tokens of the longest sequence; see `hacpo_jax.models.config_from_hf`.
 
     Raises:
       UserError: an agent is not there, or the model that adapters are for is missing.
@@ -64,7 +70,7 @@ def saved_agents(configs: Sequence[AgentConfig], saved: Path) -> list[Agent]:
             _agent(
                 index,
                 config,
-                model=load_config(home, f"{field}.model"),
+                model=load_config(home, f"{field}.model", longest=longest),
                 tokenizer=_load_tokenizer(field, config, home, stops=home),
                 directory=_base_directory(field, config),
             )
@@ -79,7 +85,13 @@ def _base_directory(field: str, config: AgentConfig) -> Path | None:
     return resolve_model(config.model, f"{field}.model")
 
 
-def _build(index: int, config: AgentConfig, texts: Sequence[str], saved: Path | None) -> Agent:
+def _build(
+    index: int,
+    config: AgentConfig,
+    texts: Sequence[str],
+    saved: Path | None,
+    longest: int | None,
+) -> Agent:
     field, directory = f"agents.{index}", None
     if isinstance(config.model, str):
         directory = resolve_model(config.model, f"{field}.model")
@@ -92,7 +104,7 @@ def _build(index: int, config: AgentConfig, texts: Sequence[str], saved: Path | 
         model = _new_model(config.model, tokenizer.size)
     else:
         assert directory is not None
-        model = inspect_model(directory, f"{field}.model")
+        model = inspect_model(directory, f"{field}.model", longest=longest)
     return _agent(index, config, model, tokenizer, directory)
 
 
@@ -234,7 +246,7 @@ def _load(agent: Agent, dtype: DTypeLike) -> dict:
         agent.model,
         f"agents.{agent.index}.model",
         dtype=dtype,
-        place=lambda array, axes: jnp.asarray(array),
+        place=lambda array, axes: jax.device_put(array),
     )
 
 

@@ -146,6 +146,12 @@ class Config(Section):
     diagnostics: Diagnostics = Diagnostics()
     checkpoint: Checkpoint = Checkpoint()
 
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt with the longest answer, in training or evaluation."""
+        answer = max(self.sampling.max_new_tokens, self.evaluation.max_new_tokens or 0)
+        return self.task.max_prompt_tokens + answer
+
 
 def check(config: Config) -> Config:
     """Every check that needs more than one field and no file.

@@ -131,7 +131,7 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
-    agents = build_agents(config.agents, texts, saved)
+    agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     train = encode_problems(
         train_examples,
         agents,

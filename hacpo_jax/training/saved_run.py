@@ -27,7 +27,8 @@ def saved_groups(run_dir: Path, config: Config) -> tuple[AgentGroup, ...]:
     Raises:
       UserError: see `hacpo_jax.agents.saved_agents`.
     """
-    return tuple(group_agents(saved_agents(config.agents, run_dir / AGENTS)))
+    agents = saved_agents(config.agents, run_dir / AGENTS, longest=config.longest_sequence)
+    return tuple(group_agents(agents))
 
 
 def find_agent(config: Config, name: str) -> str:
