@@ -49,7 +49,9 @@ def build_agents(
     return [_build(i, config, texts, saved, longest) for i, config in enumerate(configs)]
 
 
-def saved_agents(configs: Sequence[AgentConfig], saved: Path, *, longest: int) -> list[Agent]:
+def saved_agents(
+    configs: Sequence[AgentConfig], saved: Path, *, longest: int | None = None
+) -> list[Agent]:
     """The agents of a run from what `save_agent` wrote of each; neither task nor weights are read.
 
     Args:
