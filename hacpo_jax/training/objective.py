@@ -158,14 +158,7 @@ class SequenceObjective:
                 normalizer=normalizer,
             )
 
-        loss, _ = clipped(log_probs, samples.mask, normalizer)
-        metrics = _by_source(
-            lambda mask, count: clipped(log_probs, mask, count), samples, self.num_agents
-        )
-        found = _cross_gradient_fraction(
-            lambda values: clipped(values, samples.mask, 1)[0], log_probs, samples, learner
-        )
-        return loss, metrics | found
+        return _with_metrics(clipped, log_probs, samples, learner, normalizer, self.num_agents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,35 +205,32 @@ class TokenObjective:
                 normalizer=normalizer,
             )
 
-        loss, _ = clipped(log_probs, samples.mask, normalizer)
-        metrics = _by_source(
-            lambda mask, count: clipped(log_probs, mask, count), samples, self.num_agents
-        )
-        found = _cross_gradient_fraction(
-            lambda values: clipped(values, samples.mask, 1)[0], log_probs, samples, learner
-        )
-        return loss, metrics | found
+        return _with_metrics(clipped, log_probs, samples, learner, normalizer, self.num_agents)
 
 
-def _cross_gradient_fraction(
-    loss: Callable[[jax.Array], jax.Array], log_probs: jax.Array, samples: Samples, learner
-) -> Metrics:
-    """Share of peers' answers with a gradient: neither clipped, nor capped, nor of advantage 0."""
-    slopes = jax.grad(loss)(jax.lax.stop_gradient(log_probs))
-    cross = samples.mask.any(axis=-1) & (samples.source != learner)
-    carrying = (slopes != 0).any(axis=-1) & cross
-    return {"cross_gradient_fraction": carrying.sum() / jnp.maximum(cross.sum(), 1)}
+_Loss = Callable[[jax.Array, jax.Array, jax.Array | None], tuple[jax.Array, Metrics]]
 
 
-def _by_source(clipped, samples: Samples, num_agents: int) -> Metrics:
-    """The metrics of a loss that does not tell sources apart, for each source alone."""
-    found = {}
+def _with_metrics(
+    loss: _Loss, log_probs: jax.Array, samples: Samples, learner, normalizer, num_agents: int
+) -> tuple[jax.Array, Metrics]:
+    """A loss of log-probs, mask and divisor that does not tell sources apart, with its metrics for
+    each source alone and the share of peers' answers that carry a gradient: those neither clipped,
+    nor capped, nor of advantage 0."""
+    metrics: Metrics = {}
     for j in range(num_agents):
         mask = samples.mask & (samples.source == j)[:, None]
-        _, metrics = clipped(mask, None)
-        found |= {f"{name}/{j}": value for name, value in metrics.items()}
-        found[f"count/{j}"] = objectives.count_sequences(mask).astype(jnp.float32)
-    return found
+        _, found = loss(log_probs, mask, None)
+        metrics |= {f"{name}/{j}": value for name, value in found.items()}
+        metrics[f"count/{j}"] = objectives.count_sequences(mask).astype(jnp.float32)
+    one = jnp.ones((), jnp.int32)
+    slopes = jax.grad(lambda values: loss(values, samples.mask, one)[0])(
+        jax.lax.stop_gradient(log_probs)
+    )
+    cross = samples.mask.any(axis=-1) & (samples.source != learner)
+    carrying = (slopes != 0).any(axis=-1) & cross
+    metrics["cross_gradient_fraction"] = carrying.sum() / jnp.maximum(cross.sum(), 1)
+    return loss(log_probs, samples.mask, normalizer)[0], metrics
 
 
 def make_objective(config: Algorithm, num_agents: int) -> Objective:
