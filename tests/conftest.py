@@ -8,6 +8,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import hypothesis
+import jax
 import pytest
 
 # A busy machine must not fail a test; what takes time here is the first call, which compiles.
@@ -19,6 +20,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("no_deadline")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Lets go of compiled programs before they use up the mappings that Linux grants a process.
+
+    Each takes several of the 65,530; beyond them XLA aborts.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 30_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 import yaml
+from jax.experimental.compilation_cache import compilation_cache
 
 from hacpo_jax.launch import main
 
@@ -46,12 +47,15 @@ def rows(path: Path) -> list[dict]:
 @pytest.fixture(scope="package", autouse=True)
 def compile_quickly(tmp_path_factory):
     """Compiling well would take several times as long as running badly."""
-    before = jax.config.read("jax_disable_most_optimizations")
+    names = ("jax_disable_most_optimizations", "jax_compilation_cache_dir")
+    before = {name: jax.config.read(name) for name in names}
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HACPO_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # other tests do not write to the cache that commands use
 
 
 @pytest.fixture(scope="package")
