@@ -125,6 +125,9 @@ def _agent(
             f"knows {tokenizer.size} ids and the model {model.vocab_size}; use the model's own",
         )
     if config.lora is not None:
+        if config.lora.rank > model.hidden_size:
+            remedy = f"an adapter has at most hidden_size = {model.hidden_size}"
+            raise UserError(f"{field}.lora.rank", config.lora.rank, remedy)
         lora = Lora(config.lora.rank, config.lora.alpha, config.lora.targets)
         model = dataclasses.replace(model, lora=lora)
     return Agent(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
@@ -90,6 +90,13 @@ class Lora(Section):
     targets: tuple[Literal["q", "k", "v", "o", "gate", "up", "down"], ...] = Field(
         default=("q", "k", "v", "o", "gate", "up", "down"), min_length=1
     )
+
+    @field_validator("targets")
+    @classmethod
+    def _once_each(cls, targets):
+        if len(set(targets)) < len(targets):
+            raise ValueError("names a weight twice; name each once")
+        return targets
 
 
 class WarmStart(Section):

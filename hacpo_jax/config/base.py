@@ -1,6 +1,8 @@
 """What every section of the config has in common."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
@@ -9,3 +11,13 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_flag_for_a_number(cls, data: Any):
+        """YAML's `true` would pass for 1."""
+        for name, value in data.items() if isinstance(data, dict) else ():
+            kinds = str(cls.model_fields[name].annotation) if name in cls.model_fields else "bool"
+            if isinstance(value, bool) and "bool" not in kinds:
+                raise ValueError(f"{name} = {str(value).lower()} must be a number or text")
+        return data

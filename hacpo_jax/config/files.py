@@ -11,13 +11,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hacpo_jax.errors import UserError
 
+BUILT_IN = Path(__file__).resolve().parents[1] / "configs"
+"""Where the configs are that have names."""
+
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The plain data of a YAML file.
 
     `extends: FILE` at the top of it takes everything from another file, named relative to the one
-    it stands in: mappings are merged key by key, anything else is replaced, lists too. Each file
-    has its own anchors; interpolations are left as they are and so mean keys of the whole.
+    it stands in, or from a built-in config, by its name as for `--config`: mappings are merged key
+    by key, anything else is replaced, lists too. Each file has its own anchors; interpolations are
+    left as they are and so mean keys of the whole.
 
     Raises:
       UserError: a file that cannot be read, or that extends itself.
@@ -53,7 +57,10 @@ def _read(path: Path, named: tuple[str, str], above: tuple[Path, ...]) -> dict[s
     base = own.pop("extends")
     if not isinstance(base, str) or not base:
         raise UserError("extends", base, f"(in {path}) must name one YAML file")
-    return merged(_read(path.parent / base, ("extends", base), (*above, path)), own)
+    below = path.parent / base
+    if not below.exists() and (BUILT_IN / f"{base}.yaml").is_file():
+        below = BUILT_IN / f"{base}.yaml"
+    return merged(_read(below, ("extends", base), (*above, path)), own)
 
 
 def _load(path: Path, named: tuple[str, str], where: str) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def _override(tree, word: str) -> None:
         plain = typing.cast(dict, OmegaConf.to_container(parsed, resolve=False))["value"]
         OmegaConf.update(tree, key, plain, merge=False, force_add=True)
     except (IndexError, ConfigIndexError):
-        remedy = "names an entry that its list does not have; the first is 0"
+        remedy = (
+            "names an entry that its list does not have; the first is 0, and more are added in the "
+            "YAML file"
+        )
         raise UserError("override", word, remedy) from None
     except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError) as error:
         raise UserError("override", word, f"cannot be applied ({error})") from None
@@ -132,6 +135,8 @@ def _one_line(error: ValidationError) -> UserError:
     errors = error.errors()
     # Agents inherit top-level sections and their faults: the shortest path is the cause.
     first = min(errors, key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
+    if first["type"] == "too_short":  # what an item's own fault does to its list, among others
+        first = next((e for e in errors if e["loc"][:-1] == first["loc"]), first)
     path = [part for part in first["loc"] if part not in _TAGS]
     field = ".".join(map(str, path)) or "config"
     others = len({(e["loc"][-1:], repr(e["input"])) for e in errors}) - 1
@@ -162,6 +167,7 @@ _TOLD = {
     ("float_type", "float_parsing"): "must be a number",
     ("bool_type", "bool_parsing"): "must be true or false",
     ("string_type",): "must be text",
+    ("string_pattern_mismatch",): "has characters that it must not have; allowed is {pattern}",
     ("string_too_short", "too_short"): "must not be empty",
     ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
     ("union_tag_not_found",): "must name its {discriminator}",

@@ -183,6 +183,9 @@ def _check_held_out(config: Config) -> None:
 def _check_agents(config: Config) -> None:
     names = [agent.name for agent in config.agents]
     for i, name in enumerate(names):
+        if name == "own":
+            remedy = "metrics call an agent's own answers so; choose another name"
+            raise UserError(f"agents.{i}.name", name, remedy)
         if name in names[:i]:
             raise UserError(f"agents.{i}.name", name, "another agent has this name; rename one")
     _check_algorithms(config)
@@ -202,16 +205,30 @@ def _check_algorithms(config: Config) -> None:
         if algorithm == config.algorithm:
             field = "algorithm"
         if algorithm.needs_peers and len(config.agents) < 2:
-            remedy = "learns from other agents and there is one; add an agent, or use gspo or grpo"
+            needs = "learns from other agents and there is one; add an agent, or"
             if algorithm.name in ("gspo", "grpo"):
-                raise UserError(f"{field}.rescue.coef", algorithm.rescue.coef, remedy)
-            raise UserError(f"{field}.name", algorithm.name, remedy)
+                coef = algorithm.rescue.coef
+                raise UserError(f"{field}.rescue.coef", coef, f"{needs} set it to 0")
+            raise UserError(f"{field}.name", algorithm.name, f"{needs} use gspo or grpo")
         if algorithm.name == "sgt" and not algorithm.rescue_coef:
-            raise UserError(f"{field}.rescue.coef", 0, "sgt without it is grpo; choose one of them")
-        for key in ("capability", "max_reward"):
-            if getattr(algorithm, key) != getattr(config.algorithm, key):
+            raise UserError(
+                f"{field}.rescue.coef",
+                0,
+                "sgt without it is grpo; use more, or algorithm.name=grpo",
+            )
+        for key, value in _shared_by_all(algorithm).items():
+            if value != _shared_by_all(config.algorithm)[key]:
                 remedy = "is one for all agents; set it in the top-level algorithm only"
-                raise UserError(f"{field}.{key}", getattr(algorithm, key), remedy)
+                raise UserError(f"{field}.{key}", value, remedy)
+
+
+def _shared_by_all(algorithm: Algorithm) -> dict[str, Any]:
+    """Settings that compare agents with each other."""
+    window = algorithm.capability.model_dump()
+    return {
+        "max_reward": algorithm.max_reward,
+        **{f"capability.{key}": value for key, value in window.items()},
+    }
 
 
 def _check_new_model(field: str, model: NewModel) -> None:

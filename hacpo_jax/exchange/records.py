@@ -171,8 +171,14 @@ class Exchange:
         """The exchange of a step again, from the records that `read_jsonl` returns of it.
 
         Agents come in the order of their first record.
+
+        Raises:
+          ValueError: records of several steps.
         """
         by_source: dict[str, list[Scalar]] = {}
+        records = tuple(records)
+        if len(steps := {record.step for record in records}) > 1:
+            raise ValueError(f"records must be those of one step, got steps {sorted(steps)}")
         for record in records:
             by_source.setdefault(record.source, []).append(record)
         exchange = cls(list(by_source))

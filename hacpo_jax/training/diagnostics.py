@@ -16,8 +16,9 @@ from hacpo_jax.training.batches import LearnerView, mini_batch
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.update import MiniBatch, UpdateSpec, gradients_of
 
-RATIO_EDGES = np.round(np.append(np.arange(0, 2.0001, 0.05), np.inf), 2)
-"""Edges of the ratio histograms; what is above 2 is in the last bin."""
+RATIO_EDGES = np.round(np.concatenate([[0], np.arange(0.025, 2.03, 0.05), [np.inf]]), 3)
+"""Edges of the ratio histograms, with 1 in the middle of a bin: ratios that are 1 but for rounding
+stay together."""
 
 
 def is_due(run: Run, step: int) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
+from hacpo_jax.agents import Agent, AgentGroup, build_agents, check_base, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.rollout import DecodeSpec, Sampler
@@ -132,6 +132,9 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
+    if saved is not None:
+        for agent in agents:
+            check_base(agent, saved / agent.name)
     train = encode_problems(
         train_examples,
         agents,

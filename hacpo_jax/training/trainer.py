@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hacpo_jax.agents import AgentGroup, base_params, initial_params, save_agent
+from hacpo_jax.agents import (
+    AgentGroup,
+    base_params,
+    initial_params,
+    save_agent,
+)
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded
@@ -214,7 +219,7 @@ def summarize(run: Run, directory: RunDirectory, state: RunState, seconds: float
     training = run.config.training
     answers = state.blocks * training.prompts_per_step * training.group_size * len(run.agents)
     return {
-        "algorithm": run.config.algorithm.name,
+        "algorithm": "+".join(dict.fromkeys(agent.algorithm.name for agent in run.agents)),
         "agents": agents,
         "steps": steps,
         "rollouts": answers,

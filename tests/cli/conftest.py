@@ -47,8 +47,10 @@ def rows(path: Path) -> list[dict]:
 @pytest.fixture(scope="package", autouse=True)
 def compile_quickly(tmp_path_factory):
     """Compiling well would take several times as long as running badly."""
-    names = ("jax_disable_most_optimizations", "jax_compilation_cache_dir")
-    before = {name: jax.config.read(name) for name in names}
+    before = {
+        "jax_disable_most_optimizations": jax.config.read("jax_disable_most_optimizations"),
+        "jax_compilation_cache_dir": jax.config.jax_compilation_cache_dir,
+    }
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HACPO_CACHE", str(tmp_path_factory.mktemp("cache")))

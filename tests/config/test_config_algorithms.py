@@ -1,11 +1,13 @@
 """Agents that learn in different ways from the same answers."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from hacpo_jax.cli.configs import find_config
 from hacpo_jax.config import Config, load_config, parse_config, save_config
 from hacpo_jax.errors import UserError
 
@@ -126,8 +128,11 @@ def test_faults_are_told_where_they_were_written(pair):
     ("word", "field"),
     [
         ("agents.0.algorithm.max_reward=2", "agents.0.algorithm.max_reward"),
-        ("agents.1.algorithm.capability.window=3", "agents.1.algorithm.capability"),
-        ("agents.1.algorithm.capability.warmup_steps=1", "agents.1.algorithm.capability"),
+        ("agents.1.algorithm.capability.window=3", "agents.1.algorithm.capability.window"),
+        (
+            "agents.1.algorithm.capability.warmup_steps=1",
+            "agents.1.algorithm.capability.warmup_steps",
+        ),
     ],
 )
 def test_what_agents_are_compared_by_is_one_for_all(pair, word, field):
@@ -218,3 +223,28 @@ def test_one_agent_may_mix_and_another_not(pair):
     assert refused(pair, *words).field == "training.mini_batch_prompts"
     words += ["agents.1.algorithm.minibatch_order=mixed"]
     assert pair(*words).training.mini_batch_prompts == 16
+
+
+@pytest.mark.parametrize(
+    ("word", "field", "says"),
+    [
+        ("agents.1.name=own", "agents.1.name", "own answers"),
+        ("algorithm.rescue.coef=true", "algorithm.rescue", "coef = true"),
+        ("agents.0.lora={targets: [q, q]}", "agents.0.lora.targets", "twice"),
+        ("agents.0.lora={targets: [qq]}", "agents.0.lora.targets.0", "'gate'"),
+        ("agents.0.lora={targets: []}", "agents.0.lora.targets", "empty"),
+        ("agents.0.lora={rank: 0}", "agents.0.lora.rank", "1"),
+        ("agents.0.name=a/b", "agents.0.name", "characters"),
+    ],
+)
+def test_what_a_new_user_got_wrong(pair, word, field, says):
+    error = refused(pair, word)
+    assert error.field == field and says in error.remedy
+
+
+def test_a_rescue_without_peers_is_told_how_to_go_without():
+    data = yaml.safe_load(Path(find_config("quickstart")).read_text())
+    data["agents"] = data["agents"][:1]
+    data["algorithm"] = {"name": "gspo", "rescue": {"coef": 0.3}}
+    error = refused(parse_config, data)
+    assert error.field == "algorithm.rescue.coef" and "set it to 0" in error.remedy

@@ -222,3 +222,12 @@ def test_merging_keeps_what_is_named_and_takes_the_rest(shared, own):
 
     kept = {k: v for k, v in below.items() if not any(touches(k, path) for path in above)}
     assert flat(merged(shared, own)) == kept | above
+
+
+def test_a_built_in_config_is_extended_by_its_name(write):
+    path = write("mine.yaml", "extends: quickstart\nseed: 11\n")
+    config = load_config(path)
+    assert config.seed == 11
+    assert [agent.name for agent in config.agents] == ["llama-bpe", "qwen3-characters"]
+    nearer = write("quickstart", BASE)  # a file of that name comes first
+    assert nearer.exists() and load_config(path).run_dir == "runs/base"

@@ -260,6 +260,11 @@ def test_an_exchange_can_be_replayed_from_its_file(tmp_path):
     )
 
 
+def test_two_steps_are_not_replayed_as_one():
+    with pytest.raises(ValueError, match=r"\[3, 4\]"):
+        Exchange.replay([trace(), trace(step=4)])
+
+
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "r.jsonl"
     write_jsonl(path, [trace()])

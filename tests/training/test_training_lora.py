@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tiny_runs import AGENTS, tiny_config
 
-from hacpo_jax.agents import base_params, export_agent, initial_params
+from hacpo_jax.agents import base_params, export_agent, initial_params, save_agent
+from hacpo_jax.errors import UserError
 from hacpo_jax.models import Adapted, bind, load_model
 from hacpo_jax.models.lora import member
 from hacpo_jax.training import trainer
@@ -120,3 +121,22 @@ def test_agents_that_adapt_one_directory_share_its_weights(config, run, tmp_path
 
 def _path(config) -> Path:
     return Path(config.run_dir)
+
+
+def test_adapters_are_not_put_on_other_weights(config, run, tmp_path):
+    """Weights that changed since the run began: resuming and exporting would go on in silence."""
+    (params, _), agent = saved_params(_path(config), run.groups, 0, config.seed), run.agents[0]
+    base = tmp_path / "model"
+    export_agent(agent, member(params, 0), base, dtype=jnp.float32)
+    section = {"name": "a", "model": str(base), "lora": LORA}
+    adapted = tiny_config(tmp_path / "run", agents=[section], algorithm={"name": "grpo"})
+    first = prepare(adapted)
+    save_agent(first.agents[0], tmp_path / "agents" / "a")
+    prepare(adapted, tmp_path / "agents").verifier.close()
+    weights = base / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # one bit of one weight
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="other weights") as caught:
+        prepare(adapted, tmp_path / "agents")
+    assert caught.value.field == "agents.0.model" and caught.value.value == str(base)
