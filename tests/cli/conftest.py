@@ -40,10 +40,6 @@ AGENTS = [
 ]
 
 
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.fixture(scope="package", autouse=True)
 def compile_quickly(tmp_path_factory):
     """Compiling well would take several times as long as running badly."""

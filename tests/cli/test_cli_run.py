@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from conftest import rows
+from cli_rows import rows
 from safetensors.numpy import load_file
 
 from hacpo_jax.agents import Tokenizer
