@@ -9,8 +9,9 @@ model directory given, and prints a Markdown table:
 - the greedy continuation of the second sequence by cached decoding, against `generate`: how many
   tokens are equal before the first that is not.
 
-A second line for each DIR is in bfloat16, where rounding differs from one program to the next: it
-has, in place of a bound, how far transformers in bfloat16 is from transformers in float32.
+Two more lines for each DIR are about rounding, which differs from one program to the next: how far
+this decoder, and beside it transformers in the same precision, is from transformers in a higher
+one.
 """
 
 import argparse
@@ -58,12 +59,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directories", nargs="*", type=Path, metavar="DIR")
     directories = parser.parse_args().directories
+    for directory in directories:
+        if not (directory / "config.json").is_file():
+            parser.error(f"{directory} holds no config.json")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     for name, hub_ids in HUB_IDS.items():
         print_row(f"tiny {name}", hub_ids, *compare(FIXTURES / name, generated=64))
     for directory in directories:
         print_row(f"{directory.name}, float32", "", *compare(directory, generated=200))
-        print_row(f"{directory.name}, bfloat16", "", *compare_bfloat16(directory))
+        for dtype, exact in ((torch.float32, torch.float64), (torch.bfloat16, torch.float32)):
+            title, against = (str(kind).removeprefix("torch.") for kind in (dtype, exact))
+            title = f"{directory.name}, {title} against {against}"
+            print_row(title, "", *compare_rounding(directory, dtype, exact))
 
 
 def print_row(*cells: str) -> None:
@@ -90,16 +97,17 @@ def compare(directory: Path, *, generated: int) -> list[str]:
     return [f"{largest:.1f}", f"{gap:.1e}", f"{max(errors):.1e}", f"{equal} of {generated}"]
 
 
-def compare_bfloat16(directory: Path) -> list[str]:
-    """Both in bfloat16 against transformers in float32; mean errors stand beside the largest."""
-    config, params = load_model(directory, str(directory), dtype=jnp.bfloat16)
+def compare_rounding(directory: Path, dtype: torch.dtype, exact: torch.dtype) -> list[str]:
+    """Both in `dtype` against transformers in `exact`; mean errors stand beside the largest."""
+    ours_dtype = jnp.dtype(str(dtype).removeprefix("torch."))
+    config, params = load_model(directory, str(directory), dtype=ours_dtype)
     tokens, valid = sequences(config.vocab_size)
     wanted, theirs = (
-        their_logits(AutoModelForCausalLM.from_pretrained(directory, dtype=dtype), tokens, valid)[0]
-        for dtype in (torch.float32, torch.bfloat16)
+        their_logits(AutoModelForCausalLM.from_pretrained(directory, dtype=kind), tokens, valid)[0]
+        for kind in (exact, dtype)
     )
-    ours = np.asarray(mean_loss(config, params, tokens, valid, dtype=jnp.bfloat16)[1])
-    gaps = [np.abs(x.astype(np.float32) - wanted)[valid] for x in (ours, theirs)]
+    ours = np.asarray(mean_loss(config, params, tokens, valid, dtype=ours_dtype)[1])
+    gaps = [np.abs(x.astype(np.float64) - wanted)[valid] for x in (ours, theirs)]
     text = "{:.1e}, mean {:.1e} (transformers' own: {:.1e}, mean {:.1e})"
     error = text.format(*(value for gap in gaps for value in (gap.max(), gap.mean())))
     return [f"{np.abs(wanted[valid]).max():.1f}", error, "", ""]
@@ -121,7 +129,7 @@ def their_logits(model, tokens: np.ndarray, valid: np.ndarray) -> tuple[np.ndarr
     """Logits `[2, T, V]`, and the mean negative log-likelihood of the next tokens in nats."""
     ids, mask = torch.tensor(tokens), torch.tensor(valid)
     positions = torch.tensor(positions_of(valid))
-    logits = model(ids, attention_mask=mask.long(), position_ids=positions).logits.float()
+    logits = model(ids, attention_mask=mask.long(), position_ids=positions).logits.double()
     both = mask[:, 1:] & mask[:, :-1]
     loss = torch.nn.functional.cross_entropy(logits[:, :-1][both], ids[:, 1:][both])
     return logits.detach().numpy(), loss

@@ -241,6 +241,6 @@ if __name__ == "__main__":
     logs = [learner.rl_cluster.actor_trainer.metrics_logger for learner in [*learners, *learners]]
     metrics = [x.get_metric_history("actor", n, "train") for x, n in zip(logs, names, strict=True)]
     for step, row in enumerate(zip(learners[0].mean_rewards, *metrics, strict=True)):
-        if step % 5 == 4:
+        if step % 5 == 4 or step == 0:
             (a, b), c, d, e, f = row
             print(f"{step + 1:4}   {a:.2f} {b:.2f}   {c:.2f} {d:.2f}   {e:4.0%} {f:4.0%}")

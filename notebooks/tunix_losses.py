@@ -194,22 +194,26 @@ class HacpoLearner(GRPOLearner):
         advantages = objectives.hacpo_advantages(grouped, omega)[me]  # [A, P, G]
         self.mean_rewards.append(np.mean(rewards, axis=1))
         length = own.completion_ids.shape[1]
-        answers = [self._encode(peer_texts, length) for peer_texts in texts]
-        answers[me] = own.completion_ids  # as sampled: the same text may have other tokens too
-        ids = jnp.stack(answers, axis=1)  # [P * G, A, T]
+        answers, masks = map(list, zip(*[self._encode(t, length) for t in texts], strict=True))
+        # As sampled: the same text may have other tokens too.
+        answers[me], masks[me] = own.completion_ids, own.completion_mask
         return TrainExample(
             prompt_ids=jnp.repeat(own.prompt_ids[:, None], config.num_agents, axis=1),
             prompt_mask=jnp.repeat(own.prompt_mask[:, None], config.num_agents, axis=1),
-            completion_ids=ids,
-            completion_mask=ids != self.rl_cluster.rollout.pad_id(),
+            completion_ids=jnp.stack(answers, axis=1),  # [P * G, A, T]
+            completion_mask=jnp.stack(masks, axis=1),
             advantages=advantages.reshape(config.num_agents, -1).T,
             ref_per_token_logps=None,
             old_per_token_logps=jnp.stack(behavior, axis=1),
         )
 
-    def _encode(self, texts: list[str], length: int) -> jax.Array:
-        """A peer's answers in this agent's tokens; one that is too long is left out whole."""
+    def _encode(self, texts: list[str], length: int) -> tuple[jax.Array, jax.Array]:
+        """A peer's answers in this agent's tokens, [P * G, T], and where they are.
+
+        One that is too long is left out whole.
+        """
         rows = [self.rl_cluster.tokenizer.encode(text) for text in texts]
         rows = [row if len(row) <= length else [] for row in rows]
-        pad = self.rl_cluster.rollout.pad_id()
-        return jnp.array([row + [pad] * (length - len(row)) for row in rows])
+        pad, sizes = self.rl_cluster.rollout.pad_id(), jnp.array([len(row) for row in rows])
+        ids = jnp.array([row + [pad] * (length - len(row)) for row in rows])
+        return ids, jnp.arange(length) < sizes[:, None]

@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+import pytest
 import tokenizers
 from hypothesis import strategies as st
 from tokenizers import (
@@ -18,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
 from hacpo_jax.agents.tokenizer import Tokenizer
+from hacpo_jax.errors import UserError
 
 SHARED_MODELS = Path(__file__).resolve().parents[2] / "shared" / "models"
 
@@ -203,3 +205,11 @@ EXACT = [*COMPLETE, *_ON_DISK]
 def exact(name: str) -> Tokenizer:
     """One of `EXACT`."""
     return _MAKERS[name]() if name in _MAKERS else Tokenizer.load(str(SHARED_MODELS / name))
+
+
+def refuse(field: str, words: str, action) -> None:
+    """The action is refused in one line that names the field and holds the words."""
+    with pytest.raises(UserError) as caught:
+        action()
+    assert caught.value.field == field
+    assert words in str(caught.value) and "\n" not in str(caught.value)

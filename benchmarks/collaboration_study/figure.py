@@ -14,10 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collaboration_study.results import Result, standard_error
+from hacpo_jax.report.curves import COLORS
 
-# Okabe and Ito's palette, told apart with any colour vision, the strong colours first; its yellow
-# is too pale for lines.
-_COLORS = [matplotlib.color_sequences["okabe_ito"][i] for i in (5, 6, 3, 7, 1, 2, 0)]
 _DASHES = ("-", "--")
 
 
@@ -72,5 +70,5 @@ def _panel(axes: Axes, results: Sequence[Result], algorithms: Sequence[str]) -> 
 
 
 def _look(place: int) -> dict:
-    turn, color = divmod(place, len(_COLORS))
-    return {"color": _COLORS[color], "ls": _DASHES[turn % len(_DASHES)]}
+    turn, color = divmod(place, len(COLORS))
+    return {"color": COLORS[color], "ls": _DASHES[turn % len(_DASHES)]}

@@ -85,7 +85,7 @@ class StudyRun:
     @property
     def updates(self) -> int:
         """Optimizer updates of each learner."""
-        return self.config.training.steps * updates_per_step(self.config)
+        return self.config.training.steps * self.config.updates_per_step(self.config.algorithm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,13 +167,6 @@ def _study_run(
     return StudyRun(start.setting, algorithm, start.seed, directory, data, start)
 
 
-def updates_per_step(config: Config) -> int:
-    """Optimizer updates of each learner in one step."""
-    training, sharing = config.training, config.agents[0].algorithm.shares_answers
-    sources = len(config.agents) if sharing else 1
-    return sources * training.prompts_per_step // training.mini_batch_prompts
-
-
 def budget_steps(config: Config, reference: dict[str, Any], steps: int, budget: str) -> int:
     """How many steps of a run cost as much as `steps` of the reference.
 
@@ -188,7 +181,7 @@ def budget_steps(config: Config, reference: dict[str, Any], steps: int, budget: 
         return steps * reference["group_size"] // config.training.group_size
     if budget == "updates":
         own = reference["prompts_per_step"] // reference["mini_batch_prompts"]
-        return steps * own * len(config.agents) // updates_per_step(config)
+        return steps * own * len(config.agents) // config.updates_per_step(config.algorithm)
     return steps
 
 

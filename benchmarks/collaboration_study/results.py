@@ -67,7 +67,7 @@ def read_results(run: StudyRun) -> list[Result]:
                 rollouts=training.steps * training.prompts_per_step * training.group_size,
                 updates=run.updates,
                 seconds=training.steps * _median_seconds(log, agent),
-                cross_ratios=_over_peers(log, agent),
+                cross_ratios=cross_ratios(log, agent),
                 cross_gradient=mean(log.series(agent, "cross_gradient_fraction")[1]),
                 gated=mean(log.series(agent, "gated_prompts")[1]),
             )
@@ -82,7 +82,7 @@ def _median_seconds(log: RunLog, agent: str) -> float:
     )
 
 
-def _over_peers(log: RunLog, agent: str) -> list[float]:
+def cross_ratios(log: RunLog, agent: str) -> list[float]:
     """Ratios of every peer in every step."""
     return [value for key in log.keys(agent, "ratio/") for value in log.series(agent, key)[1]]
 

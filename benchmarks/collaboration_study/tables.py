@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from collaboration_study.plan import StudyRun, updates_per_step
+from collaboration_study.plan import StudyRun
 from collaboration_study.results import Result, mean, mean_changes, standard_error
 
 BASELINE = "gspo"
@@ -119,7 +119,7 @@ def settings_table(runs: Sequence[StudyRun]) -> str:
                 str(training.prompts_per_step),
                 str(training.group_size),
                 str(training.mini_batch_prompts),
-                str(updates_per_step(config)),
+                str(config.updates_per_step(config.algorithm)),
                 f"{config.optimizer.learning_rate:g}",
                 _bounds(run),
             ]

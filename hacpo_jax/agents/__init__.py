@@ -3,7 +3,7 @@
 from hacpo_jax.agents.agent import Agent, AgentGroup, group_agents
 from hacpo_jax.agents.build import base_params, build_agents, initial_params, saved_agents
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
-from hacpo_jax.agents.export import check_base, export_agent, save_agent
+from hacpo_jax.agents.export import export_agent, save_agent
 from hacpo_jax.agents.tokenizer import Tokenizer
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "build_agents",
     "byte_tokenizer",
     "character_tokenizer",
-    "check_base",
     "export_agent",
     "group_agents",
     "initial_params",

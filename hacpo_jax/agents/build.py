@@ -1,7 +1,6 @@
 """From the config to agents: everything is checked before any weight is read."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent, AgentGroup
+from hacpo_jax.agents.base_weights import check_base
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
 from hacpo_jax.agents.tokenizer import Tokenizer
 from hacpo_jax.config import AgentConfig, NewModel, NewTokenizer
@@ -25,6 +25,7 @@ from hacpo_jax.models import (
     load_params,
     resolve_model,
 )
+from hacpo_jax.models.hf_fields import read_json
 from hacpo_jax.models.lora import without_adapters
 
 
@@ -68,15 +69,10 @@ def saved_agents(
         if not home.is_dir():
             remedy = f"lacks {saved.name}/{config.name}, which a run writes at its start"
             raise UserError("run directory", str(saved.parent), remedy)
-        agents.append(
-            _agent(
-                index,
-                config,
-                model=load_config(home, f"{field}.model", longest=longest),
-                tokenizer=_load_tokenizer(field, config, home, stops=home),
-                directory=_base_directory(field, config),
-            )
-        )
+        model = load_config(home, f"{field}.model", longest=longest)
+        tokenizer = _load_tokenizer(field, config, home, stops=home)
+        directory = _base_directory(field, config)
+        agents.append(_agent(index, config, model, tokenizer, directory, home))
     return agents
 
 
@@ -107,7 +103,7 @@ def _build(
     else:
         assert directory is not None
         model = inspect_model(directory, f"{field}.model", longest=longest)
-    return _agent(index, config, model, tokenizer, directory)
+    return _agent(index, config, model, tokenizer, directory, home)
 
 
 def _agent(
@@ -116,8 +112,12 @@ def _agent(
     model: ModelConfig,
     tokenizer: Tokenizer,
     directory: Path | None,
+    home: Path | None,
 ) -> Agent:
+    """An agent of parts that fit each other; `home` is what `save_agent` wrote of it, if it did."""
     field = f"agents.{index}"
+    if directory is not None and home is not None:
+        check_base(directory, home, f"{field}.model")
     if tokenizer.size > model.vocab_size:
         raise UserError(
             f"{field}.tokenizer",
@@ -184,10 +184,7 @@ def _stop_ids(directory: Path, field: str) -> set[int]:
     for name in ("config.json", "generation_config.json"):
         path = directory / name
         if path.exists():
-            try:
-                ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            except (ValueError, AttributeError) as error:
-                raise UserError(field, str(path), f"not a JSON object ({error})") from None
+            ids = read_json(path, field).get("eos_token_id")
             found |= set(ids if isinstance(ids, list) else [] if ids is None else [ids])
     return found
 
@@ -246,13 +243,7 @@ def _cast(params: dict, dtype: DTypeLike) -> dict:
 
 def _load(agent: Agent, dtype: DTypeLike) -> dict:
     assert agent.directory is not None
-    return load_params(
-        agent.directory,
-        agent.model,
-        f"agents.{agent.index}.model",
-        dtype=dtype,
-        place=lambda array, axes: jax.device_put(array),
-    )
+    return load_params(agent.directory, agent.model, f"agents.{agent.index}.model", dtype=dtype)
 
 
 def _stacked(members: Sequence[dict]) -> dict:

@@ -1,7 +1,6 @@
 """One agent as a Hugging Face directory, with its weights or without."""
 
 import contextlib
-import hashlib
 import json
 import logging
 import shutil
@@ -13,8 +12,8 @@ from typing import Any
 from jax.typing import DTypeLike
 
 from hacpo_jax.agents.agent import Agent
+from hacpo_jax.agents.base_weights import write_base
 from hacpo_jax.agents.tokenizer import Tokenizer
-from hacpo_jax.errors import UserError
 from hacpo_jax.models import Adapted, save_model, save_model_config
 from hacpo_jax.models.lora import Params, merge, whole, without_adapters
 
@@ -46,38 +45,6 @@ def export_agent(
     _warn_if_read_otherwise(agent, directory)
 
 
-BASE = "base.json"
-"""Which weights the adapters of a run were trained on."""
-
-
-def check_base(agent: Agent, saved: Path) -> None:
-    """Compare the weights that an agent's adapters were trained on with those that are there now.
-
-    Args:
-      agent: the agent.
-      saved: what `save_agent` wrote of it.
-
-    Raises:
-      UserError: they are others.
-    """
-    path = saved / BASE
-    if agent.directory is None or not path.is_file():
-        return
-    wanted = json.loads(path.read_text(encoding="utf-8"))["sha256"]
-    if weights_digest(agent.directory) != wanted:
-        remedy = "holds other weights than the run's adapters were trained on; put those back"
-        raise UserError(f"agents.{agent.index}.model", str(agent.directory), remedy)
-
-
-def weights_digest(directory: Path) -> str:
-    """SHA-256 of all safetensors files of a model, in the order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(directory.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
-
-
 def save_agent(agent: Agent, directory: Path) -> None:
     """Write what `transformers` reads of an agent but its weights; see `export_agent`.
 
@@ -94,8 +61,7 @@ def save_agent(agent: Agent, directory: Path) -> None:
         save_model_config(partial, shape, dtype="float32", extra_config=ids)
         _save_tokens(agent, partial)
         if agent.model.lora is not None and agent.directory is not None:
-            text = json.dumps({"sha256": weights_digest(agent.directory)}) + "\n"
-            (partial / BASE).write_text(text, encoding="utf-8")
+            write_base(agent.directory, partial)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """From a directory or a hub id to a fast tokenizer of `transformers`, or a word on what to do."""
 
 import base64
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hacpo_jax.errors import UserError
+from hacpo_jax.models.hf_fields import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -99,15 +99,7 @@ def _is_tiktoken(path: Path) -> bool:
 
 
 def _json(path: Path, field: str) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(field, str(path), f"not readable as JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise UserError(field, str(path), "must hold a JSON object")
-    return value
+    return read_json(path, field) if path.exists() else {}
 
 
 def _warn_without_bos(hf: "PreTrainedTokenizerFast", directory: Path, field: str) -> None:

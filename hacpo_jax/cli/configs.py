@@ -3,11 +3,10 @@
 import difflib
 from pathlib import Path
 
-import hacpo_jax
+from hacpo_jax.config.files import BUILT_IN, built_in
 from hacpo_jax.errors import UserError
 
 DEFAULT_CONFIG = "quickstart"
-BUILT_IN = Path(hacpo_jax.__path__[0]) / "configs"
 _PAPERS = ("hacpo_", "math_", "mutual_")
 
 
@@ -25,11 +24,10 @@ def find_config(name: str | None) -> Path:
     path = Path(name)
     if path.exists() and not path.is_dir():
         return path
-    stem = path.name.removesuffix(".yaml")  # not Path.stem: names hold dots, as in qwen3_1.7b
-    known = built_in_configs()
-    if stem in known and str(path.parent) in (".", "configs"):
-        return BUILT_IN / f"{stem}.yaml"
-    close = difflib.get_close_matches(stem, known, n=1)
+    found = built_in(name)
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(path.name.removesuffix(".yaml"), built_in_configs(), n=1)
     nearest = f"did you mean {close[0]!r}? " if close else ""
     raise UserError("--config", name, f"no such file; {nearest}built-in configs are {_listed()}")
 

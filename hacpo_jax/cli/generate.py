@@ -1,9 +1,10 @@
 """`generate`: answers of a model, or of an agent of a run, to prompts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+import yaml
+from pydantic import Field, field_validator
 
 from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import Command, parse_options, refuse_config, refuse_paths
@@ -27,12 +28,19 @@ class _Options(Section):
     prompt: tuple[str, ...]
     system: str | None = None
     chat: bool | None = None
+    chat_options: dict[str, Any] = Field(default_factory=dict)
     max_new_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=1)
     top_p: float = Field(default=1.0, gt=0, le=1)
     samples: int = Field(default=1, ge=1)
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @field_validator("chat_options", mode="before")
+    @classmethod
+    def _as_yaml(cls, value: Any):
+        """Options are words, and this one is a mapping as in a config."""
+        return yaml.safe_load(value) if isinstance(value, str) else value
 
 
 def run(command: Command) -> None:
@@ -67,8 +75,10 @@ def _check(options: _Options) -> None:
         value = getattr(options, key)
         if options.model is not None and value is not None:
             raise UserError(key, value, "goes with run, not with model")
-    if options.run is not None and options.chat is not None:
-        raise UserError("chat", options.chat, "goes with model; a run keeps its own setting")
+    for key in ("chat", "chat_options"):
+        if options.run is not None and getattr(options, key) not in (None, {}):
+            remedy = "goes with model; a run keeps its own setting"
+            raise UserError(key, getattr(options, key), remedy)
     if options.temperature == 0 and options.samples > 1:
         remedy = "greedy answers are all alike; set temperature above 0"
         raise UserError("samples", options.samples, remedy)
@@ -79,7 +89,12 @@ def _load_model(options: _Options) -> tuple["AgentGroup", "dict | Adapted"]:
     from hacpo_jax.agents import build_agents, group_agents, initial_params
 
     assert options.model is not None
-    config = AgentConfig(name="model", model=options.model, chat=options.chat)
+    config = AgentConfig(
+        name="model",
+        model=options.model,
+        chat=options.chat,
+        chat_options=options.chat_options,
+    )
     try:
         (group,) = group_agents(build_agents([config], []))
         return group, initial_params(group, options.seed)

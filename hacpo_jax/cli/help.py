@@ -77,6 +77,7 @@ VERBS = {
             prompt          the text, as it is; may be given several times
             system          a system message, for models with a chat template
             chat            true demands the chat template, false ignores it
+            chat_options    what names in the chat template stand for, as {enable_thinking: false}
             max_new_tokens  longest answer (256, or what the context holds)
             temperature     0 is greedy (0)
             top_k, top_p    draw from the likeliest tokens only

@@ -1,5 +1,6 @@
 """What every section of the config has in common."""
 
+import typing
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -17,7 +18,8 @@ class Section(BaseModel):
     def _no_flag_for_a_number(cls, data: Any):
         """YAML's `true` would pass for 1."""
         for name, value in data.items() if isinstance(data, dict) else ():
-            kinds = str(cls.model_fields[name].annotation) if name in cls.model_fields else "bool"
-            if isinstance(value, bool) and "bool" not in kinds:
-                raise ValueError(f"{name} = {str(value).lower()} must be a number or text")
+            field = cls.model_fields.get(name)
+            kinds = field and (typing.get_args(field.annotation) or (field.annotation,))
+            if isinstance(value, bool) and kinds and {int, float} & {*kinds}:
+                raise ValueError(f"{name} = {str(value).lower()} must be a number")
         return data

@@ -15,6 +15,15 @@ BUILT_IN = Path(__file__).resolve().parents[1] / "configs"
 """Where the configs are that have names."""
 
 
+def built_in(name: str) -> Path | None:
+    """The file of a built-in config called `quickstart`, `quickstart.yaml` or
+    `configs/quickstart.yaml`; None where there is none of that name."""
+    path = Path(name)
+    stem = path.name.removesuffix(".yaml")  # not Path.stem: names hold dots, as in qwen3_1.7b
+    file = BUILT_IN / f"{stem}.yaml"
+    return file if str(path.parent) in (".", "configs") and file.is_file() else None
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """The plain data of a YAML file.
 
@@ -57,9 +66,8 @@ def _read(path: Path, named: tuple[str, str], above: tuple[Path, ...]) -> dict[s
     base = own.pop("extends")
     if not isinstance(base, str) or not base:
         raise UserError("extends", base, f"(in {path}) must name one YAML file")
-    below = path.parent / base
-    if not below.exists() and (BUILT_IN / f"{base}.yaml").is_file():
-        below = BUILT_IN / f"{base}.yaml"
+    beside = path.parent / base
+    below = beside if beside.exists() else built_in(base) or beside
     return merged(_read(below, ("extends", base), (*above, path)), own)
 
 

@@ -146,6 +146,11 @@ class Config(Section):
     diagnostics: Diagnostics = Diagnostics()
     checkpoint: Checkpoint = Checkpoint()
 
+    def updates_per_step(self, algorithm: Algorithm) -> int:
+        """Optimizer updates in one step of a learner with this algorithm."""
+        sources = len(self.agents) if algorithm.shares_answers else 1
+        return sources * self.training.prompts_per_step // self.training.mini_batch_prompts
+
     @property
     def longest_sequence(self) -> int:
         """Tokens of the longest prompt with the longest answer, in training or evaluation."""

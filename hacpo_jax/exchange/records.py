@@ -152,8 +152,8 @@ def view(record: Scalar, record_type: type[RecordT]) -> RecordT:
 class Exchange:
     """The records of one step. Safe to use from one thread per agent.
 
-    Every agent publishes once per step, then learners collect: what they learn from is complete
-    and fixed before any update.
+    Every agent publishes once, then learners collect: what they learn from is complete and fixed
+    before any update. The next step has an exchange of its own.
 
     Args:
       agents: names of all agents, in the order in which records are handed out.
@@ -200,7 +200,7 @@ class Exchange:
                 raise ValueError(f"record of {record.source!r} published by {source!r}")
         with self._lock:
             if source in self._records:
-                raise ValueError(f"agent {source!r} has published already; clear() ends a step")
+                raise ValueError(f"agent {source!r} has published already in this step")
             self._records[source] = records
 
     def collect(
@@ -237,11 +237,6 @@ class Exchange:
         self._check(agent)
         with self._lock:
             return self._records.get(agent, ())
-
-    def clear(self) -> None:
-        """Forgets all records: the step is over."""
-        with self._lock:
-            self._records = {}
 
     def _check(self, name: str) -> None:
         if name not in self._agents:

@@ -1,10 +1,33 @@
-"""Typed look-ups in a JSON object of Hugging Face, with errors that name the key."""
+"""JSON objects of Hugging Face and typed look-ups in them, with errors that name file and key."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from hacpo_jax.errors import UserError
+
+
+def read_json(path: Path, field: str) -> dict[str, Any]:
+    """The object in a file.
+
+    Args:
+      path: the file.
+      field: what the user called whose it is, for error messages, e.g. `agents.0.model`.
+
+    Raises:
+      UserError: there is no such file, or no JSON object in it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(field, str(path), "no such file") from error
+    except (OSError, ValueError) as error:
+        raise UserError(field, str(path), f"not readable as JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise UserError(field, str(path), "must hold a JSON object")
+    return value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +18,18 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.functional import Params
 from hacpo_jax.models.hf_config import config_from_hf
+from hacpo_jax.models.hf_fields import read_json
 from hacpo_jax.models.hf_layout import EMBEDDING, HEAD, Entry, entries
 
 _log = logging.getLogger(__name__)
 
 Place = Callable[[np.ndarray, tuple[str, ...]], jax.Array]
+
+
+def on_device(array: np.ndarray, axes: tuple[str, ...]) -> jax.Array:
+    """A `Place`: the first device. `jnp.asarray` would copy the array once more on the host."""
+    return jax.device_put(array)
+
 
 _DTYPES = ("F32", "F16", "BF16")
 _COMPARED_ROWS = 4096
@@ -35,7 +41,7 @@ def load_config(directory: Path, field: str, *, longest: int | None = None) -> M
     Raises:
       UserError: see `config_from_hf`; or there is no such file, or it is not JSON.
     """
-    d = _read_json(directory / "config.json", field)
+    d = read_json(directory / "config.json", field)
     return config_from_hf(d, field=field, longest=longest)
 
 
@@ -84,7 +90,7 @@ def load_model(
     field: str,
     *,
     dtype: DTypeLike = jnp.float32,
-    place: Place = lambda array, axes: jax.device_put(array),
+    place: Place = on_device,
     longest: int | None = None,
 ) -> tuple[ModelConfig, Params]:
     """A model and its parameters from a Hugging Face directory, checked first.
@@ -104,12 +110,17 @@ def load_model(
 
 
 def load_params(
-    directory: Path, config: ModelConfig, field: str, *, dtype: DTypeLike, place: Place
+    directory: Path,
+    config: ModelConfig,
+    field: str,
+    *,
+    dtype: DTypeLike,
+    place: Place = on_device,
 ) -> Params:
     """The parameters of a checkpoint that `check_weights` has passed.
 
     One parameter of ours at a time (all layers stacked) is on the host, in `dtype`, beside what
-    `place` keeps there: `jnp.asarray` would copy it once more, `jax.device_put` does not.
+    `place` keeps there.
 
     Args:
       directory: holds the safetensors.
@@ -159,7 +170,7 @@ def _files(directory: Path, field: str) -> list[Path]:
         raise UserError(
             field, str(directory), f"has neither {single.name} nor {index.name}; fetch it again"
         )
-    weight_map = _read_json(index, field).get("weight_map")
+    weight_map = read_json(index, field).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(field, str(index), "has no weight_map; fetch it again")
     names = sorted(set(weight_map.values()))
@@ -204,15 +215,3 @@ def _head_is_embedding(directory: Path, field: str) -> bool:
         starts = range(0, rows, _COMPARED_ROWS)
         blocks = [slice(i, min(i + _COMPARED_ROWS, rows)) for i in starts]
         return all(np.array_equal(head[block], table[block]) for block in blocks)
-
-
-def _read_json(path: Path, field: str) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(field, str(path), "no such file") from error
-    except (OSError, ValueError) as error:
-        raise UserError(field, str(path), f"not readable as JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise UserError(field, str(path), "must hold a JSON object")
-    return value

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from hacpo_jax.report.run_log import RunLog
 
 # Okabe and Ito's palette, told apart with any colour vision; yellow is too pale for lines.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -50,7 +50,7 @@ class Style:
         self._many_peers = any(len(log.metrics) > 2 for log in logs)
 
     def color(self, agent: str) -> str:
-        return _COLORS[self._agents.index(agent) % len(_COLORS)]
+        return COLORS[self._agents.index(agent) % len(COLORS)]
 
     def dash(self, run: str) -> str:
         return _DASHES[self._runs.index(run) % len(_DASHES)]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hacpo_jax.models import Decoder, KeyValues, ModelConfig, bind
 from hacpo_jax.models.lora import agent_axes
-from hacpo_jax.rollout.sampling import Sampler, draw, is_known
+from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _draw_next(
     """Draw token number `step` of every answer from `hidden` `[P, G, H]` and record it."""
     table = model.unembedding().astype(spec.dtype)
     logits = jnp.einsum("pgh,vh->pgv", hidden, table, preferred_element_type=jnp.float32)
-    known = is_known(jnp.arange(logits.shape[-1]), spec.num_tokens, spec.missing_ids)
+    known = known_ids(logits.shape[-1], spec.num_tokens, spec.missing_ids)
     logits = jnp.where(known, logits, -jnp.inf)
     token_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys.reshape(-1), step)
     uniform = jax.vmap(jax.random.uniform)(token_keys)

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 BLOCK = 512
 
@@ -31,9 +32,12 @@ class Sampler:
             raise ValueError(f"top_p = {self.top_p}: must be in (0, 1]")
 
 
-def is_known(ids: jax.Array, num_tokens: int, missing_ids: tuple[int, ...]) -> jax.Array:
-    """Whether the tokenizer has a token for each id; sampler and trainer ask the same."""
-    return (ids < num_tokens) & ~jnp.isin(ids, jnp.asarray(missing_ids, jnp.int32))
+def known_ids(size: int, num_tokens: int, missing_ids: tuple[int, ...]) -> np.ndarray:
+    """bool `[size]`, the ids that the tokenizer has a token for: a constant of the programs that
+    sample and that train, which ask the same."""
+    known = np.arange(size) < num_tokens
+    known[list(missing_ids)] = False
+    return known
 
 
 def draw(logits: jax.Array, uniform: jax.Array, sampler: Sampler) -> tuple[jax.Array, jax.Array]:

@@ -56,7 +56,7 @@ def pad_responses(
     return tokens.reshape(*shape, tokens.shape[-1]), lengths.reshape(shape)
 
 
-def pad_right(rows: Sequence[Sequence[Sequence]], width: int, dtype) -> np.ndarray:
+def pad_right(rows: Sequence[Sequence[Any]], width: int, dtype) -> np.ndarray:
     """`[A, N, width]` from A lists of N rows, zeros after each row's end."""
     padded = np.zeros((len(rows), len(rows[0]), width), dtype)
     for a, source in enumerate(rows):

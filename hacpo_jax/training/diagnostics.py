@@ -44,89 +44,86 @@ def diagnose(
       answers (HACPO, theorem 4.3; null where one is 0), `ratio/<source>`, a histogram of
       sequence ratios, and `kl` (k3, to the frozen start) and `entropy` in nats per token.
     """
-    count, algorithm = len(run.agents), group.algorithm
-    sources = range(count) if algorithm.shares_answers else None
-    pairs = [
-        np.array([(j, p) for j in sources or [view.learner] for p in range(len(view.prompts))])
-        for view in views
+    own = _look_at(run, group, params, views, [view.learner for view in views])
+    rows: list[dict[str, Any]] = [
+        {
+            "step": step,
+            "agent": agent.name,
+            "kl": float(own.kl[i]),
+            "entropy": float(own.entropy[i]),
+            "ratio/own": _histogram(own, i),
+        }
+        for i, agent in enumerate(group.agents)
     ]
-    alone = [
-        dataclasses.replace(v, transfer_weight=np.zeros_like(v.transfer_weight)) for v in views
-    ]
-    batch = mini_batch(alone, pairs, run.config.training.micro_batch_rows)
-    spec = dataclasses.replace(run.update_spec(group), kl_coef=0.0, entropy_coef=0.0)
-    found = jax.device_get(
-        _look(params, batch, np.array(group.indices), spec=spec, num_agents=count)
-    )
-    rows = []
-    for member, agent in enumerate(group.agents):
-        look = _Look(*(values[member] for values in dataclasses.astuple(found)))
-        row: dict[str, Any] = {"step": step, "agent": agent.name}
-        for peer in run.agents:
-            name = "own" if peer.index == agent.index else peer.name
-            if name != "own" and sources is None:
-                continue
-            if name != "own":
-                row[f"cosine/{name}"] = _cosine(look, agent.index, peer.index)
-            ratios = look.ratio[look.counted & (look.source == peer.index)]
-            counts, _ = np.histogram(ratios, RATIO_EDGES)
-            row[f"ratio/{name}"] = {"edges": RATIO_EDGES[:-1].tolist(), "counts": counts.tolist()}
-        rows.append(row | {"kl": float(look.kl), "entropy": float(look.entropy)})
+    # Every learner's first peer, then every learner's second: each answer is looked at once.
+    for n in range(len(run.agents) - 1 if group.algorithm.shares_answers else 0):
+        peers = [run.agents[n + (n >= view.learner)] for view in views]
+        look = _look_at(run, group, params, views, [peer.index for peer in peers])
+        cosines = jax.device_get(_cosines(own.gradient, look.gradient))
+        for i, (row, peer) in enumerate(zip(rows, peers, strict=True)):
+            row[f"cosine/{peer.name}"] = float(cosines[i]) if np.isfinite(cosines[i]) else None
+            row[f"ratio/{peer.name}"] = _histogram(look, i)
     return rows
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Look:
-    """Of one learner, over the N rows of a step."""
+    """Of one source's N answers for each learner."""
 
-    product: jax.Array  # [A] of own and each source's gradient
-    norm: jax.Array  # [A] of each source's gradient
-    source: jax.Array  # [N]
-    counted: jax.Array  # [N]
-    ratio: jax.Array  # [N]
-    kl: jax.Array
-    entropy: jax.Array
+    gradient: dict  # [A, ...]
+    counted: jax.Array  # [A, N], whether the answer has a token
+    ratio: jax.Array  # [A, N]
+    kl: jax.Array  # [A]
+    entropy: jax.Array  # [A]
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "num_agents"))
-def _look(params, batch: MiniBatch, learners, *, spec: UpdateSpec, num_agents: int) -> _Look:
+def _look_at(
+    run: Run, group: AgentGroup, params, views: list[LearnerView], sources: list[int]
+) -> _Look:
+    """What each learner makes of the answers of the agent named for it."""
+    prompts = range(len(views[0].prompts))
+    pairs = [np.array([(j, p) for p in prompts]) for j in sources]
+    # Rescues are another loss.
+    no_weight = np.zeros_like(views[0].transfer_weight)
+    alone = [dataclasses.replace(view, transfer_weight=no_weight) for view in views]
+    batch = mini_batch(alone, pairs, run.config.training.micro_batch_rows)
+    spec = dataclasses.replace(run.update_spec(group), kl_coef=0.0, entropy_coef=0.0)
+    return _look(params, batch, np.array(group.indices), spec=spec)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _look(params, batch: MiniBatch, learners, *, spec: UpdateSpec) -> _Look:
     def one_agent(params, batch, learner):
-        def of_source(j):
-            lengths = jnp.where(batch.source == j, batch.answers.response_lengths, 0)
-            answers = dataclasses.replace(batch.answers, response_lengths=lengths)
-            only = dataclasses.replace(batch, answers=answers)
-            gradient, (log_probs, entropy), rows = gradients_of(params, only, learner, 0, spec)
-            return gradient, log_probs, entropy, rows.samples()
-
-        own_gradient, log_probs, entropy, own = of_source(learner)
-        _, kl = objectives.kl_penalty(log_probs, own.reference_log_probs, own.mask)
-        count = jnp.maximum(objectives.count_sequences(own.mask), 1)
-
-        def visit(ratio, j):
-            gradient, log_probs, _, samples = of_source(j)
-            mean = objectives.mean_log_prob(log_probs, samples.mask)
-            there = samples.mask.any(axis=-1)
-            ratio = jnp.where(there, jnp.exp(mean - samples.behavior_mean_log_prob), ratio)
-            product = jnp.asarray(optax.tree.vdot(own_gradient, gradient))
-            return ratio, (product, optax.tree.norm(gradient))
-
-        source = batch.source.reshape(-1)
-        ratio, (product, norm) = jax.lax.scan(visit, jnp.ones(source.shape), jnp.arange(num_agents))
+        gradient, (log_probs, entropy), rows = gradients_of(params, batch, learner, 0, spec)
+        samples = rows.samples()
+        mean = objectives.mean_log_prob(log_probs, samples.mask)
+        _, found = objectives.kl_penalty(log_probs, samples.reference_log_probs, samples.mask)
+        count = jnp.maximum(objectives.count_sequences(samples.mask), 1)
         return _Look(
-            product=product,
-            norm=norm,
-            source=source,
-            counted=batch.answers.mask.any(axis=-1).reshape(-1),
-            ratio=ratio,
-            kl=kl["kl"],
-            entropy=objectives.mean_log_prob(entropy, own.mask).sum() / count,
+            gradient=gradient,
+            counted=samples.mask.any(axis=-1),
+            ratio=jnp.exp(mean - samples.behavior_mean_log_prob),
+            kl=found["kl"],
+            entropy=objectives.mean_log_prob(entropy, samples.mask).sum() / count,
         )
 
     over_agents = jax.vmap(one_agent, in_axes=(agent_axes(params), 0, 0))
     return over_agents(params, batch, learners)
 
 
-def _cosine(look: _Look, learner: int, source: int) -> float | None:
-    scale = float(look.norm[learner]) * float(look.norm[source])
-    return float(look.product[source]) / scale if np.isfinite(scale) and scale > 0 else None
+@jax.jit
+def _cosines(one, two) -> jax.Array:
+    """Between two gradients of each agent, `[A]`; NaN where one of them is 0."""
+
+    def cosine(one, two):
+        product = jnp.asarray(optax.tree.vdot(one, two))
+        return product / jnp.asarray(optax.tree.norm(one) * optax.tree.norm(two))
+
+    return jax.vmap(cosine)(one, two)
+
+
+def _histogram(look: _Look, member: int) -> dict[str, list]:
+    ratios = np.asarray(look.ratio[member])[np.asarray(look.counted[member])]
+    counts, _ = np.histogram(ratios, RATIO_EDGES)
+    return {"edges": RATIO_EDGES[:-1].tolist(), "counts": counts.tolist()}

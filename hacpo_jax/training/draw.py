@@ -36,16 +36,18 @@ def draw(
     Returns:
       All answers, the places `[P]` among their problems to learn from, and the next block.
     """
-    training, rounds = run.config.training, []
-    for _ in range(training.prompt_rounds):
-        indices = step_indices(run.config.seed, len(run.train), training.prompts_per_step, block)
-        rounds.append(_draw_block(run, policies, indices, step, times))
+    training, parts = run.config.training, []
+    count, rounds = training.prompts_per_step, training.prompt_rounds
+    while True:
+        indices = step_indices(run.config.seed, len(run.train), count, block)
+        parts.append(_draw_block(run, policies, indices, step, times))
         block += 1
-        drawn = join(rounds)
-        places, found = choose_prompts(drawn.indices, teaches(run, drawn), len(indices))
-        if found == len(indices):
-            break
-    return drawn, places, block
+        if rounds == 1:
+            return parts[0], np.arange(count), block
+        drawn = join(parts)
+        places, found = choose_prompts(drawn.indices, teaches(run, drawn), count)
+        if found == count or len(parts) == rounds:
+            return drawn, places, block
 
 
 def choose_prompts(indices: np.ndarray, wanted: np.ndarray, count: int) -> tuple[np.ndarray, int]:

@@ -26,13 +26,17 @@ from hacpo_jax.training.rescore import policy_log_probs
 from hacpo_jax.training.rescue import transfer_weights
 from hacpo_jax.training.run import Run
 
+LogProbs = Sequence[float] | np.ndarray
+Encoded = dict[tuple[int, int], tuple[list[int], LogProbs, AlignmentReport]]
+"""By source and number of the answer: ids, log-probs if a trace was aligned, and its report."""
+
 
 @dataclasses.dataclass
 class _Taken:
     """Answers in one learner's tokens; arrays are `[A source, P, G]`, 0 where nothing is taken."""
 
     rows: list[list[list[int]]]  # per source P·G lists of ids, empty where not taken
-    traces: list[list[Sequence[float]]]  # log-probs of the same ids, where a trace was aligned
+    traces: list[list[LogProbs]]  # log-probs of the same ids, where a trace was aligned
     rewards: np.ndarray
     valid: np.ndarray
     solved: np.ndarray
@@ -40,7 +44,21 @@ class _Taken:
     group_advantages: np.ndarray
     mean: np.ndarray
     mean_without_eos: np.ndarray
+    rescuers: np.ndarray  # peers' right answers to problems that the learner failed
     counts: "_Counts"
+
+    @classmethod
+    def nothing(cls, shape: tuple[int, int, int]) -> "_Taken":
+        """Of `[A, P, G]` answers."""
+        answers = shape[1] * shape[2]
+        numbers = ("rewards", "group_advantages", "mean", "mean_without_eos")
+        return cls(
+            rows=[[[]] * answers for _ in range(shape[0])],
+            traces=[[()] * answers for _ in range(shape[0])],
+            counts=_Counts(),
+            **{name: np.zeros(shape, np.float32) for name in numbers},
+            **{name: np.zeros(shape, bool) for name in ("valid", "solved", "stopped", "rescuers")},
+        )
 
     def put(self, source: int, records: Sequence) -> None:
         """Fill in what one source's records say."""
@@ -92,7 +110,7 @@ def learner_views(
     """What each learner of a group trains on in this step.
 
     Of its own answers a learner knows everything; of its peers' only the records that its
-    objective asks for.
+    objective asks for. Peers' answers are put into the group's tokens once for all its learners.
 
     Args:
       run: the run.
@@ -109,133 +127,139 @@ def learner_views(
       peers' answers left out as too long, `peer/length_ratio`, learner's tokens per source's
       token, and for aligned traces `peer/several_words` and `peer/tokens_per_segment`.
     """
-    algorithm = group.algorithm
-    traced = peer_records(algorithm) is Trace
-    prompts, prompt_lengths = pad_prompts(
-        run.train.prompts(group.indices[0], drawn.indices.tolist())
-    )
-    longest = _peer_limit(group, int(prompt_lengths.max()))
-    taken = [_take(run, agent, drawn, exchange, longest) for agent in group.agents]
+    algorithm, encoded = group.algorithm, Encoded()
+    prompts = pad_prompts(run.train.prompts(group.indices[0], drawn.indices.tolist()))
+    longest = _peer_limit(group, int(prompts[1].max()))
+    taken = [_take(run, agent, drawn, exchange, longest, encoded) for agent in group.agents]
     width = bucket(max(len(row) for one in taken for rows in one.rows for row in rows))
     own = drawn.rollouts[run.groups.index(group)]
-    if reference is None:
-        reference_log_probs = np.zeros_like(own.log_probs)
-    else:
-        reference_log_probs = policy_log_probs(
-            run, group, reference, own.tokens, own.lengths, drawn.indices
-        )
-    views = []
-    for member, (learner, one) in enumerate(zip(group.agents, taken, strict=True)):
-        responses, lengths = pad_responses(one.rows, run.config.training.group_size, width)
-        is_own = (np.arange(len(run.agents)) == learner.index)[:, None, None]
-        keep_eos = is_own | algorithm.eos_in_ratio
-        counted = np.where(one.valid, lengths, 0)
-        old_log_probs = np.zeros(responses.shape, np.float32)
-        old_log_probs[learner.index] = _fit(own.log_probs[member], width)
-        if traced:
-            aligned = pad_right(one.traces, width, np.float32).reshape(responses.shape)
-            old_log_probs = np.where(is_own[..., None], old_log_probs, aligned)
-        views.append(
-            LearnerView(
-                learner=learner.index,
-                prompts=prompts,
-                prompt_lengths=prompt_lengths,
-                responses=responses,
-                response_lengths=np.where(keep_eos, counted, _shortened(counted, one.stopped)),
-                advantages=_advantages(run, learner, one, ratio),
-                behavior_mean_log_prob=np.where(keep_eos, one.mean, one.mean_without_eos),
-                old_log_probs=old_log_probs,
-                reference_log_probs=_fit(reference_log_probs[member], width),
-                transfer_weight=_transfers(run, learner, one, lengths, step),
-                transfer_lengths=lengths,
-            )
-        )
+    reference_log_probs = (
+        np.zeros_like(own.log_probs)
+        if reference is None
+        else policy_log_probs(run, group, reference, own.tokens, own.lengths, drawn.indices)
+    )
+    log_probs = zip(own.log_probs, reference_log_probs, strict=True)
+    views = [
+        _view(run, agent, one, prompts, width, *of_agent, ratio, step)
+        for agent, one, of_agent in zip(group.agents, taken, log_probs, strict=True)
+    ]
     if algorithm.name == "prp" and algorithm.prp.denominator == "learner_snapshot":
         views = _with_snapshots(run, group, params, views, drawn.indices)
+    traced = peer_records(algorithm) is Trace
     return views, [one.counts.metrics(traced) for one in taken]
 
 
-def _take(run: Run, learner: Agent, drawn: Drawn, exchange: Exchange, longest: int) -> _Taken:
+def _take(
+    run: Run, learner: Agent, drawn: Drawn, exchange: Exchange, longest: int, encoded: Encoded
+) -> _Taken:
     """A learner's own answers, and of its peers' what its objective asks for."""
-    shape, k = drawn.rewards.shape, learner.index
-    taken = _Taken(
-        rows=[[[]] * (shape[1] * shape[2]) for _ in run.agents],
-        traces=[[()] * (shape[1] * shape[2]) for _ in run.agents],
-        rewards=np.zeros(shape, np.float32),
-        valid=np.zeros(shape, bool),
-        solved=np.zeros(shape, bool),
-        stopped=np.zeros(shape, bool),
-        group_advantages=np.zeros(shape, np.float32),
-        mean=np.zeros(shape, np.float32),
-        mean_without_eos=np.zeros(shape, np.float32),
-        counts=_Counts(),
-    )
+    k, algorithm = learner.index, learner.algorithm
+    taken = _Taken.nothing(drawn.rewards.shape)
     g, member = run.place(learner)
     taken.put(k, exchange.own(learner.name))
     taken.rows[k] = answer_ids(drawn.rollouts[g], member)
-    record_type = peer_records(learner.algorithm)
+    record_type = peer_records(algorithm)
     if record_type is None:
         return taken
     records = exchange.collect(record_type, learner=learner.name, own=False)
-    by_source = {
-        peer.index: [r for r in records if r.source == peer.name]
-        for peer in run.agents
-        if peer.index != k
-    }
-    for j, found in by_source.items():
-        taken.put(j, found)
-    gated = _gate(taken, k)
-    for j, found in by_source.items():
-        wanted = np.full(len(found), learner.algorithm.shares_answers)
-        if learner.algorithm.rescue_coef:
-            wanted |= (taken.solved[j] & gated[:, None]).reshape(-1)
+    peers = [agent for agent in run.agents if agent.index != k]
+    found = {peer.index: [r for r in records if r.source == peer.name] for peer in peers}
+    for j, rows in found.items():
+        taken.put(j, rows)
+    if algorithm.rescue_coef:
+        # The learner failed all of a gated problem's answers, so that those left are its peers'.
+        solved, valid = jnp.asarray(taken.solved), jnp.asarray(taken.valid)
+        gate = np.asarray(objectives.success_gate(solved, valid=valid))[k]
+        taken.rescuers = taken.solved & gate[:, None]
+    for peer in peers:
+        wanted = algorithm.shares_answers | taken.rescuers[peer.index].reshape(-1)
         if wanted.any():
-            _encode(taken, learner, run.agents[j], found, np.flatnonzero(wanted), longest)
+            numbers, rows = np.flatnonzero(wanted).tolist(), found[peer.index]
+            _encode(encoded, learner, peer, rows, numbers)
+            _keep(taken, encoded, peer.index, rows, numbers, longest)
     return taken
 
 
 def _encode(
+    encoded: Encoded, learner: Agent, source: Agent, records: Sequence, numbers: Sequence[int]
+) -> None:
+    """Put those of a source's answers that are not yet there into the learner's tokens."""
+    new = [i for i in numbers if (source.index, i) not in encoded]
+    if peer_records(learner.algorithm) is Trace:
+        granularity = learner.algorithm.prp.granularity
+        for i in new:
+            encoded[source.index, i] = transfer_trace(
+                records[i], source.tokenizer, learner.tokenizer, granularity
+            )
+        return
+    rows = reencode(
+        [records[i].response for i in new],
+        [records[i].finish_reason == "stop" for i in new],
+        source.tokenizer,
+        learner.tokenizer,
+        [records[i].tokens for i in new],
+    )
+    for i, row in zip(new, rows, strict=True):
+        encoded[source.index, i] = (row, (), AlignmentReport())
+
+
+def _keep(
     taken: _Taken,
-    learner: Agent,
-    source: Agent,
+    encoded: Encoded,
+    source: int,
     records: Sequence,
-    wanted: np.ndarray,
+    numbers: Sequence[int],
     longest: int,
 ) -> None:
-    """Put some of a source's answers into the learner's tokens, unless they become too long."""
-    chosen, counts = [records[i] for i in wanted], taken.counts
-    if peer_records(learner.algorithm) is Trace:
-        encoded, traces = [], []
-        for record in chosen:
-            ids, log_probs, report = transfer_trace(
-                record, source.tokenizer, learner.tokenizer, learner.algorithm.prp.granularity
-            )
-            encoded.append(ids)
-            traces.append(log_probs)
-            counts.alignment += report
-    else:
-        encoded = reencode(
-            [r.response for r in chosen],
-            [r.finish_reason == "stop" for r in chosen],
-            source.tokenizer,
-            learner.tokenizer,
-            [r.tokens for r in chosen],
-        )
-        traces = [()] * len(chosen)
-    for i, record, row, trace in zip(wanted, chosen, encoded, traces, strict=True):
+    """Take those of a source's answers that are not too long, and count."""
+    counts = taken.counts
+    for i in numbers:
+        row, trace, report = encoded[source, i]
         counts.taken += 1
         counts.ours += len(row)
-        counts.theirs += record.num_tokens
+        counts.theirs += records[i].num_tokens
+        counts.alignment += report
         if len(row) > longest:
             counts.dropped += 1
         else:
-            taken.rows[source.index][i], taken.traces[source.index][i] = row, trace
+            taken.rows[source][i], taken.traces[source][i] = row, trace
 
 
-def _gate(taken: _Taken, learner: int) -> np.ndarray:
-    """`[P]`, the prompts that the learner failed and a peer solved, as far as it was told."""
-    gate = objectives.success_gate(jnp.asarray(taken.solved), valid=jnp.asarray(taken.valid))
-    return np.asarray(gate)[learner]
+def _view(
+    run: Run,
+    learner: Agent,
+    taken: _Taken,
+    prompts: tuple[np.ndarray, np.ndarray],
+    width: int,
+    own_log_probs: np.ndarray,
+    reference_log_probs: np.ndarray,
+    ratio: jax.Array,
+    step: int,
+) -> LearnerView:
+    """One learner's answers as arrays; log-probs of own answers are `[P, G, C]`."""
+    algorithm = learner.algorithm
+    responses, lengths = pad_responses(taken.rows, run.config.training.group_size, width)
+    old_log_probs = pad_right(taken.traces, width, np.float32).reshape(responses.shape)
+    old_log_probs[learner.index] = _fit(own_log_probs, width)
+    is_own = (np.arange(len(run.agents)) == learner.index)[:, None, None]
+    keep_eos = is_own | algorithm.eos_in_ratio
+    counted = np.where(taken.valid, lengths, 0)
+    without_eos = np.maximum(counted - taken.stopped, 0)
+    rng = np.random.default_rng([run.config.seed, step, learner.index, 3])
+    rescuers = taken.rescuers & (lengths > 0)
+    return LearnerView(
+        learner=learner.index,
+        prompts=prompts[0],
+        prompt_lengths=prompts[1],
+        responses=responses,
+        response_lengths=np.where(keep_eos, counted, without_eos),
+        advantages=_advantages(run, learner, taken, ratio),
+        behavior_mean_log_prob=np.where(keep_eos, taken.mean, taken.mean_without_eos),
+        old_log_probs=old_log_probs,
+        reference_log_probs=_fit(reference_log_probs, width),
+        transfer_weight=transfer_weights(rescuers, lengths, algorithm.rescue.pick, rng),
+        transfer_lengths=lengths,
+    )
 
 
 def _advantages(run: Run, learner: Agent, taken: _Taken, ratio: jax.Array) -> np.ndarray:
@@ -246,17 +270,6 @@ def _advantages(run: Run, learner: Agent, taken: _Taken, ratio: jax.Array) -> np
         group_advantages=jnp.asarray(taken.group_advantages),
     )
     return np.asarray(objective.advantages(feedback, ratio, learner.index))
-
-
-def _transfers(
-    run: Run, learner: Agent, taken: _Taken, lengths: np.ndarray, step: int
-) -> np.ndarray:
-    """Weights `[A, P, G]` of the peers' answers in the rescue term."""
-    if not learner.algorithm.rescue_coef:
-        return np.zeros(lengths.shape, np.float32)
-    candidates = taken.solved & _gate(taken, learner.index)[:, None] & (lengths > 0)
-    rng = np.random.default_rng([run.config.seed, step, learner.index, 3])
-    return transfer_weights(candidates, lengths, learner.algorithm.rescue.pick, rng)
 
 
 def _with_snapshots(
@@ -287,11 +300,6 @@ def _peer_limit(group: AgentGroup, longest_prompt: int) -> int:
     room = group.model.max_position_embeddings - longest_prompt
     limit = group.algorithm.max_peer_tokens
     return room if limit is None else min(limit, room)
-
-
-def _shortened(lengths: np.ndarray, stopped: np.ndarray) -> np.ndarray:
-    """Lengths without the end token of those that have one."""
-    return np.maximum(lengths - stopped, 0)
 
 
 def _fit(log_probs: np.ndarray, width: int) -> np.ndarray:

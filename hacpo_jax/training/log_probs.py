@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.rollout.sampling import is_known
+from hacpo_jax.rollout.sampling import known_ids
 
 BLOCK = 8192
 
@@ -111,7 +111,8 @@ def _block_logits(hidden, table, index, temperature, known, block):
     rows = jax.lax.dynamic_slice_in_dim(table, start, block).astype(hidden.dtype)
     logits = jnp.matmul(hidden, rows.T, preferred_element_type=jnp.float32) / temperature
     ids = start + jnp.arange(block)
-    return jnp.where((ids >= index * block) & is_known(ids, *known), logits, -jnp.inf), start
+    here = jax.lax.dynamic_slice_in_dim(known_ids(table.shape[0], *known), start, block)
+    return jnp.where((ids >= index * block) & here, logits, -jnp.inf), start
 
 
 def _is_in(targets: jax.Array, index: jax.Array, block: int) -> jax.Array:

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.agents import Agent, AgentGroup, build_agents, check_base, group_agents
+from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.rollout import DecodeSpec, Sampler
@@ -48,9 +48,7 @@ class Run:
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
-        training = self.config.training
-        sources = len(self.agents) if group.algorithm.shares_answers else 1
-        return sources * training.prompts_per_step // training.mini_batch_prompts
+        return self.config.updates_per_step(group.algorithm)
 
     def total_updates(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in the whole run."""
@@ -132,9 +130,6 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
-    if saved is not None:
-        for agent in agents:
-            check_base(agent, saved / agent.name)
     train = encode_problems(
         train_examples,
         agents,

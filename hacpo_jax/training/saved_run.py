@@ -7,7 +7,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from hacpo_jax.agents import AgentGroup, base_params, check_base, group_agents, saved_agents
+from hacpo_jax.agents import AgentGroup, base_params, group_agents, saved_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import Adapted, abstract_trained
@@ -28,8 +28,6 @@ def saved_groups(run_dir: Path, config: Config) -> tuple[AgentGroup, ...]:
       UserError: see `hacpo_jax.agents.saved_agents`.
     """
     agents = saved_agents(config.agents, run_dir / AGENTS, longest=config.longest_sequence)
-    for agent in agents:
-        check_base(agent, run_dir / AGENTS / agent.name)
     return tuple(group_agents(agents))
 
 

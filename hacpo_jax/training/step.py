@@ -91,8 +91,8 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     # 4. Update capability windows.
     rewards, valid = jnp.asarray(drawn.rewards), jnp.asarray(drawn.valid)
     capability = objectives.capability(rewards, valid=valid)
-    history = np.asarray(objectives.push_history(jnp.asarray(state.history), *capability))
-    ratio = _capability_ratio(run, history, state.step)
+    history = objectives.push_history(jnp.asarray(state.history), *capability)
+    ratio, history = _capability_ratio(run, history, state.step), np.asarray(history)
 
     # 5. Every learner: gather own and cross samples in its own tokens, and update once per
     # mini-batch. What is shared is fixed before any update.
@@ -133,12 +133,12 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     return new_state, StepResult(rows, [r for own in records for r in own], diagnostics)
 
 
-def _capability_ratio(run: Run, history: np.ndarray, step: int) -> jax.Array:
+def _capability_ratio(run: Run, history: jax.Array, step: int) -> jax.Array:
     settings = run.config.algorithm.capability
     if step < settings.warmup_steps:
         return jnp.ones((len(run.agents), len(run.agents)))
     bounds = (settings.ratio_min, settings.ratio_max)
-    return objectives.capability_ratio(jnp.asarray(history), floor=settings.floor, bounds=bounds)
+    return objectives.capability_ratio(history, floor=settings.floor, bounds=bounds)
 
 
 def _update_group(

@@ -80,10 +80,12 @@ def test_stop_ids_are_gathered_from_all_files(directory):
         built({"model": str(directory)})
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
-def test_a_broken_generation_config_is_named(directory, text):
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "not readable as JSON"), ("[1]", "must hold a JSON object")]
+)
+def test_a_broken_generation_config_is_named(directory, text, says):
     (directory / "generation_config.json").write_text(text)
-    with pytest.raises(UserError, match=r"agents\.0\.model = .*config.json': not a JSON"):
+    with pytest.raises(UserError, match=rf"agents\.0\.model = .*config.json': {says}"):
         built({"model": str(directory)})
 
 

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from hacpo_jax.cli.configs import BUILT_IN, built_in_configs, find_config
+from hacpo_jax.cli.configs import built_in_configs, find_config
 from hacpo_jax.cli.help import help_text
 from hacpo_jax.config import Config, Jsonl, load_config
+from hacpo_jax.config.files import BUILT_IN
 from hacpo_jax.errors import UserError
 from hacpo_jax.tasks.examples import Example
 from hacpo_jax.tasks.problems import load_examples
