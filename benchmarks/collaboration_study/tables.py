@@ -32,6 +32,8 @@ def document(
         " compiling and evaluating (agents that share a program share its seconds). `cross ratio`"
         " and `with a gradient` are means over the steps' answers of peers, `gated` over the"
         " steps' problems: those that only peers solved.",
+        f"## Curves\n\n{curves_table(results)}",
+        "The mean held-out accuracy in % after so many steps.",
         *(f"## Ranking: {setting}\n\n{ranking_table(results, setting)}" for setting in settings),
         "Means over both agents in points; the difference is taken seed by seed, as all algorithms"
         " start from the same weights and see the same problems.",
@@ -46,16 +48,13 @@ def document(
 
 def agents_table(results: Sequence[Result]) -> str:
     """One row for each setting, algorithm and agent."""
-    groups: dict[tuple[str, str, str], list[Result]] = {}
-    for r in results:
-        groups.setdefault((r.setting, r.algorithm, r.agent), []).append(r)
 
     def average(members: list[Result], value: Callable[[Result], float | None]) -> float | None:
         found = [value(member) for member in members]
         return mean([x for x in found if x is not None])
 
     rows = []
-    for (setting, algorithm, agent), members in groups.items():
+    for (setting, algorithm, agent), members in _by_agent(results).items():
         seconds = average(members, lambda r: r.seconds)
         rows.append(
             [
@@ -79,6 +78,28 @@ def agents_table(results: Sequence[Result]) -> str:
         "seconds | cross ratio | with a gradient | gated"
     )
     return _table(heading.split(" | "), rows)
+
+
+def _by_agent(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
+    """Results of all seeds, by setting, algorithm and agent."""
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for r in results:
+        groups.setdefault((r.setting, r.algorithm, r.agent), []).append(r)
+    return groups
+
+
+def curves_table(results: Sequence[Result]) -> str:
+    """Mean accuracy at every evaluation, one row for each setting, algorithm and agent."""
+    steps = sorted({step for r in results for step in r.steps})
+    rows = []
+    for names, members in _by_agent(results).items():
+        found: dict[int, list[float]] = {}
+        for r in members:
+            for step, accuracy in zip(r.steps, r.accuracy, strict=True):
+                found.setdefault(step, []).append(100 * accuracy)
+        means = (mean(found.get(step, [])) for step in steps)
+        rows.append([*names, *(_number(value, "{:.1f}") for value in means)])
+    return _table(["setting", "algorithm", "agent", *map(str, steps)], rows)
 
 
 def ranking_table(results: Sequence[Result], setting: str) -> str:

@@ -69,7 +69,7 @@ class Objective(Protocol):
         samples: Samples,
         learner: jax.Array,
         update_index: jax.Array,
-        normalizer: jax.Array | None,
+        normalizer: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
         """Loss, and metrics named `<metric>/<source index>` with their `count/<source index>`."""
         ...

@@ -199,8 +199,10 @@ def update(
         gradients, (log_probs, entropy), whole = gradients_of(
             with_base(state.params, base), batch, learner, update_index, spec
         )
-        loss, metrics = _total_loss(log_probs, entropy, whole, None, spec, learner, update_index)
-        samples = whole.samples()
+        divisors, samples = _divisors(whole, learner, spec), whole.samples()
+        loss, metrics = _total_loss(
+            log_probs, entropy, whole, divisors, spec, learner, update_index
+        )
         gap = jnp.abs(log_probs - samples.old_log_probs)
         gap = jnp.where(_own(samples, learner), gap, 0.0).max()
         new_state, norm = apply_gradients(
@@ -225,12 +227,7 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
       The gradient, log-probs and entropies `[M * R, T]`, and the batch as `[M * R, ...]`.
     """
     whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-    samples = whole.samples()
-    divisors = Divisors(
-        policy=spec.objective.normalizer(samples),
-        own=objectives.count_sequences(_own(samples, learner)),
-        transfer=objectives.sum_weights(whole.answers.mask, whole.transfer_weight),
-    )
+    divisors = _divisors(whole, learner, spec)
 
     def loss_of(free, rows):
         scored = answer_log_probs(with_base(free, base_of(params)), rows.answers, spec.policy)
@@ -244,37 +241,43 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
     free = trained(params)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free)
     gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
-    shape = samples.mask.shape
+    shape = whole.answers.mask.shape
     return gradients, (log_probs.reshape(shape), entropy.reshape(shape)), whole
 
 
+def _divisors(whole: MiniBatch, learner, spec: UpdateSpec) -> Divisors:
+    samples = whole.samples()
+    return Divisors(
+        policy=spec.objective.normalizer(samples),
+        own=objectives.count_sequences(_own(samples, learner)),
+        transfer=objectives.sum_weights(whole.answers.mask, whole.transfer_weight),
+    )
+
+
 def _total_loss(
-    log_probs, entropy, rows: MiniBatch, divisors: Divisors | None, spec: UpdateSpec, learner, index
+    log_probs, entropy, rows: MiniBatch, divisors: Divisors, spec: UpdateSpec, learner, index
 ):
     """Policy loss with the optional rescue term, and the optional KL penalty and entropy bonus,
-    both on own answers only. Without divisors, those of the rows given."""
+    both on own answers only."""
     samples = rows.samples()
     own = _own(samples, learner)
     count = objectives.count_sequences(own)
-    own_divisor = divisors.own if divisors else count
-    loss, metrics = spec.objective.loss(
-        log_probs, samples, learner, index, divisors.policy if divisors else None
-    )
+    loss, metrics = spec.objective.loss(log_probs, samples, learner, index, divisors.policy)
     bonus = objectives.mean_log_prob(entropy, own).sum()  # a token mean per row, as in the KL
     metrics["entropy"] = bonus / jnp.maximum(count, 1)
     metrics["count/own"] = count.astype(jnp.float32)
     if spec.entropy_coef:
-        loss -= spec.entropy_coef * bonus / jnp.maximum(own_divisor, 1)
+        loss -= spec.entropy_coef * bonus / jnp.maximum(divisors.own, 1)
     if spec.kl_coef:
         penalty, found = objectives.kl_penalty(
-            log_probs, samples.reference_log_probs, own, normalizer=own_divisor
+            log_probs, samples.reference_log_probs, own, normalizer=divisors.own
         )
         loss += spec.kl_coef * penalty
         metrics |= found
     if spec.rescue_coef:
         mask, weight = rows.answers.mask, rows.transfer_weight
         term, found = objectives.transfer_loss(
-            log_probs, mask, weight, normalizer=divisors.transfer if divisors else None
+            log_probs, mask, weight, normalizer=divisors.transfer
         )
         loss += spec.rescue_coef * term
         metrics["rescue/nll"] = found["nll"]

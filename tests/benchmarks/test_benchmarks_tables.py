@@ -1,5 +1,7 @@
 """The study's numbers, tables and figure."""
 
+import dataclasses
+
 import matplotlib.image
 import pytest
 from collaboration_study import tables
@@ -126,3 +128,16 @@ def test_the_figure_holds_every_algorithm(tmp_path):
     seen = {tuple(color) for color in (picture[::3] * 255).round().astype(int)}
     # The first two colours: Okabe and Ito's blue and vermillion.
     assert {(0, 114, 178), (213, 94, 0)} <= seen
+
+
+def test_curves_are_means_over_seeds():
+    results = [
+        dataclasses.replace(result(seed=0), steps=[0, 10], accuracy=[0.2, 0.5]),
+        dataclasses.replace(result(seed=1), steps=[0, 10], accuracy=[0.4, 0.6]),
+        dataclasses.replace(result("sgt"), steps=[0, 5], accuracy=[0.1, 0.3]),
+    ]
+    table = tables.curves_table(results)
+    assert table.splitlines()[0].endswith("| agent | 0 | 5 | 10 |")
+    first, second = cells(table)
+    assert first[1:] == ["gspo", "a", "30.0", "-", "55.0"]
+    assert second[1:] == ["sgt", "a", "10.0", "30.0", "-"]
