@@ -44,24 +44,32 @@ VERBS = {
         ),
     ),
     "eval": VerbHelp(
-        summary="measure agents on the configured problems: avg@k and best@k",
+        summary="measure runs, checkpoints and models: avg@k, best@k and maj@k",
         usage=(
-            "eval RUN_DIR ... [step=N] [out=DIR] [key=value ...]",
-            "eval --config FILE [out=DIR] [key=value ...]",
+            "eval RUN[@STEP] ... [model=DIR_OR_HUB_ID ...] [out=DIR] [key=value ...]",
+            "eval --config FILE [model=DIR_OR_HUB_ID ...] [out=DIR] [key=value ...]",
         ),
         text="""\
-            Of a run directory, the agents at its latest checkpoint (or at step=N) are measured;
-            of a config, its models as they are before any training or warm start. Keys below
-            evaluation, task.eval and task.verifier, and sampling.max_rows, may differ from those
-            of the run: evaluation.samples, .temperature, .top_k, .top_p, .max_new_tokens and
-            .best_of decide how answers are drawn and counted.
-            Writes evaluation.json (figures and settings) and evaluation_answers.jsonl (every
-            answer) into the run directory, or into out=DIR.""",
+            Of a run directory, the agents at its latest checkpoint are measured, or at RUN@STEP
+            (step=N is for all that name none); of a config, its models as they are before any
+            training or warm start, or those of model=... alone. Beside runs, models answer the
+            problems of the first run. Keys below evaluation, task.eval and task.verifier, and
+            sampling.max_rows, may differ from those of a run: evaluation.samples, .temperature,
+            .top_k, .top_p, .max_new_tokens, .best_of and .majority_of decide how answers are
+            drawn and counted, and evaluation.benchmarks.NAME.samples and its neighbours do so for
+            one benchmark.
+            Writes evaluation.json (figures with standard errors, and settings), evaluation.md (a
+            table of agents and algorithms by benchmarks) and evaluation_answers.jsonl (every
+            answer) into the run directory, or into out=DIR; with several subjects into a folder of
+            each below out, and the table of all of them into out. A killed evaluation goes on with
+            the same command; no answer is drawn twice. --quiet shows the results alone.""",
         examples=(
             "eval runs/quickstart",
             "eval runs/quickstart step=0 out=before",
+            "eval runs/hacpo runs/gspo runs/gspo@0 out=compared",
             "eval runs/quickstart evaluation.samples=8 evaluation.temperature=1",
-            "eval --config smollm2_state",
+            "eval --config math_gspo model=Qwen/Qwen3-1.7B-Base out=base "
+            "evaluation.benchmarks.AIME2025.samples=30",
         ),
     ),
     "generate": VerbHelp(

@@ -26,6 +26,7 @@ class Command:
       paths: words that are neither options nor `key=value`.
       settings: the `key=value` words.
       help: whether help is asked for.
+      quiet: whether progress is not to be shown.
     """
 
     verb: str | None
@@ -33,6 +34,7 @@ class Command:
     paths: tuple[str, ...]
     settings: tuple[str, ...]
     help: bool
+    quiet: bool = False
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -43,7 +45,8 @@ def parse(words: Sequence[str]) -> Command:
     """
     rest = list(words)
     asks_help = any(word in ("-h", "--help") for word in rest)
-    rest = [word for word in rest if word not in ("-h", "--help")]
+    quiet = "--quiet" in rest
+    rest = [word for word in rest if word not in ("-h", "--help", "--quiet")]
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
@@ -62,7 +65,7 @@ def parse(words: Sequence[str]) -> Command:
             settings.append(word)
         else:
             paths.append(word)
-    return Command(verb, config, tuple(paths), tuple(settings), asks_help)
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, quiet)
 
 
 def _verb(word: str) -> str:
@@ -78,7 +81,7 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    return "there are --config and --help; settings are key=value words"
+    return "there are --config, --quiet and --help; settings are key=value words"
 
 
 def refuse_paths(command: Command) -> None:

@@ -1,6 +1,7 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -10,8 +11,8 @@ from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.rollout import DecodeSpec, Sampler
-from hacpo_jax.tasks import Verifier, check_template, make_verifier, render
-from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
+from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
+from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
@@ -70,11 +71,11 @@ class Run:
         sampling = self.config.sampling
         return self._decode_spec(group, Sampler(sampling.temperature), sampling.max_new_tokens)
 
-    def evaluation_spec(self, group: AgentGroup) -> DecodeSpec:
-        """How answers to benchmarks are drawn."""
-        evaluation = self.config.evaluation
-        sampler = Sampler(evaluation.temperature, evaluation.top_k, evaluation.top_p)
-        return self._decode_spec(group, sampler, evaluation_tokens(self.config))
+    def evaluation_spec(self, group: AgentGroup, benchmark: str) -> DecodeSpec:
+        """How answers to a benchmark are drawn."""
+        draws = self.config.draws(benchmark)
+        sampler = Sampler(draws.temperature, draws.top_k, draws.top_p)
+        return self._decode_spec(group, sampler, draws.max_new_tokens)
 
     def _decode_spec(self, group: AgentGroup, sampler: Sampler, max_new_tokens: int) -> DecodeSpec:
         return DecodeSpec(
@@ -112,43 +113,32 @@ class Run:
         )
 
 
-def prepare(config: Config, saved: Path | None = None) -> Run:
+def prepare(config: Config, saved: Path | None = None, *, training: bool = True) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
 
     Args:
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
+      training: whether there is training; without it no training problem is read.
 
     Raises:
       UserError: something in the config cannot work.
     """
     task = config.task
     check_template(task.template, "task.template")
-    train_examples = load_examples(task.train, "task.train")
+    train_examples = load_examples(task.train, "task.train") if training else ()
     benchmark_examples = {
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
-    train = encode_problems(
-        train_examples,
-        agents,
-        task,
-        max_new_tokens=config.sampling.max_new_tokens,
-        field="task.train",
-    )
-    if len(train) < config.training.prompts_per_step:
-        raise UserError(
-            "training.prompts_per_step",
-            config.training.prompts_per_step,
-            f"there are only {len(train)} training problems; lower it or add problems",
-        )
+    train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(
             examples,
             agents,
             task,
-            max_new_tokens=evaluation_tokens(config),
+            max_new_tokens=config.draws(name).max_new_tokens,
             field=f"task.eval.{name}",
         )
         for name, examples in benchmark_examples.items()
@@ -170,9 +160,23 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
     )
 
 
-def evaluation_tokens(config: Config) -> int:
-    """Longest answer in evaluations."""
-    return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
+def _train_problems(
+    config: Config, examples: Sequence[Example], agents: Sequence[Agent]
+) -> Problems:
+    train = encode_problems(
+        examples,
+        agents,
+        config.task,
+        max_new_tokens=config.sampling.max_new_tokens,
+        field="task.train",
+    )
+    if len(train) < config.training.prompts_per_step:
+        raise UserError(
+            "training.prompts_per_step",
+            config.training.prompts_per_step,
+            f"there are only {len(train)} training problems; lower it or add problems",
+        )
+    return train
 
 
 def compute_dtype(name: str) -> jnp.dtype:

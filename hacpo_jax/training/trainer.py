@@ -175,14 +175,19 @@ def evaluate(
     run: Run, state: RunState, frozen: Sequence[Frozen], console: Console
 ) -> list[dict[str, Any]]:
     """Measure every agent on every benchmark; one row each."""
-    settings, rows = run.config.evaluation, []
+    rows = []
     params = [
         with_base(learner.params, still.base)
         for learner, still in zip(state.learners, frozen, strict=True)
     ]
     for agent, name, answers in measure(run, params):
         _check_grading(run, answers)
-        scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
+        draws = run.config.draws(name)
+        scores = answers.summary(
+            run.config.algorithm.max_reward,
+            best_of=draws.best_of,
+            majority_of=draws.majority_of,
+        )
         rows.append({"step": state.step, "agent": agent.name, "benchmark": name, **scores})
     console.evaluation(state.step, rows)
     return rows

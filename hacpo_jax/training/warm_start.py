@@ -111,7 +111,7 @@ def _train_accuracy(run: Run, group: AgentGroup, params, count: int) -> float:
         seed=run.config.seed,
         max_rows=run.config.sampling.max_rows,
     )
-    return graded.summary((), run.config.algorithm.max_reward)["accuracy"]
+    return graded.summary(run.config.algorithm.max_reward)["accuracy"]
 
 
 @functools.partial(

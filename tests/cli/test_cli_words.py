@@ -59,7 +59,7 @@ def test_words_are_sorted(words, command):
         (["eval", "run", "--config", "quickstart"], "name run directories"),
         (["eval", "no/such/run"], "'no/such/run'"),
         (["eval", "no/such/run", "training.steps=3"], "training.steps"),
-        (["eval", "a", "b", "out=c"], "out = 'c'"),
+        (["eval", "run:agent"], "all agents of a run are measured"),
         (["eval", "a", "step=last"], "step = 'last'"),
         (["eval", "--config", "quickstart", "step=3"], "step = 3"),
         (["export", "out=x"], "export RUN_DIR out=DIR"),
