@@ -68,8 +68,7 @@ VERBS = {
             "eval runs/quickstart step=0 out=before",
             "eval runs/hacpo runs/gspo runs/gspo@0 out=compared",
             "eval runs/quickstart evaluation.samples=8 evaluation.temperature=1",
-            "eval --config math_gspo model=Qwen/Qwen3-1.7B-Base out=base "
-            "evaluation.benchmarks.AIME2025.samples=30",
+            "eval --config math_gspo model=Qwen/Qwen3-1.7B-Base out=base",
         ),
     ),
     "generate": VerbHelp(
