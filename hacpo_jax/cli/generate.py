@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import Field, field_validator
 
-from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import Command, parse_options, refuse_config, refuse_paths
 from hacpo_jax.config import AgentConfig
 from hacpo_jax.config.base import Section
 from hacpo_jax.errors import UserError
+from hacpo_jax.text import printable
 
 if TYPE_CHECKING:
     from hacpo_jax.agents import AgentGroup

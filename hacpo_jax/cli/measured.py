@@ -11,10 +11,10 @@ from typing import Any
 from hacpo_jax.agents import initial_params
 from hacpo_jax.agents.base_weights import weights_digest
 from hacpo_jax.cli.subjects import Measured
-from hacpo_jax.cli.text import time_left
 from hacpo_jax.config import Config, NewModel, NewTokenizer
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import AnswerFile, figures_rows, fingerprint, results_table
+from hacpo_jax.text import time_left
 from hacpo_jax.training.measure import measure_into
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import replace_text

@@ -63,10 +63,13 @@ def results_table(rows: Sequence[Row]) -> str:
     """
     agents = list(dict.fromkeys(row.agent for row in rows))
     rows = sorted(rows, key=lambda row: agents.index(row.agent))
-    return f"{_main(rows)}\n\nEvery figure:\n\n{_details(rows)}\n"
+    lines = main_lines(rows)
+    left = 3 if lines[0][2] == "from" else 2
+    return f"{markdown(lines, left)}\n\nEvery figure:\n\n{_details(rows)}\n"
 
 
-def _main(rows: Sequence[Row]) -> str:
+def main_lines(rows: Sequence[Row]) -> list[list[str]]:
+    """Heading and rows of the main table; the best of an agent that has several is `**bold**`."""
     benchmarks = list(dict.fromkeys(name for row in rows for name in row.scores))
     columns = [[row.cell(name) for row in rows] for name in benchmarks]
     heads = [_heading(name, rows) for name in benchmarks]
@@ -77,10 +80,9 @@ def _main(rows: Sequence[Row]) -> str:
     names = [[row.agent, row.algorithm] for row in rows]
     if len({tuple(name) for name in names}) < len(names):  # two subjects of one kind
         names = [[*name, row.subject] for name, row in zip(names, rows, strict=True)]
-    left = len(names[0])
-    lines = [["agent", "algorithm", "from"][:left] + heads]
+    lines = [["agent", "algorithm", "from"][: len(names[0])] + heads]
     lines += [[*name, *row] for name, row in zip(names, zip(*cells, strict=True), strict=True)]
-    return markdown(lines, left)
+    return lines
 
 
 def _heading(benchmark: str, rows: Sequence[Row]) -> str:

@@ -9,9 +9,9 @@ import pytest
 from hacpo_jax.cli import eval as eval_verb
 from hacpo_jax.cli import export, generate, report
 from hacpo_jax.cli.help import VERBS, help_text
-from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import Command, parse
 from hacpo_jax.launch import main
+from hacpo_jax.text import printable
 
 
 @pytest.mark.parametrize(
