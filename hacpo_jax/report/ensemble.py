@@ -103,7 +103,7 @@ def _names(groups: Sequence[Sequence[RunLog]]) -> list[str]:
             names.append(group[0].name)
             continue
         start = start if start and starts.count(start) == 1 else group[0].name
-        names.append(f"{start} ({len(group)} seeds)")
+        names.append(f"{start}, {len(group)} seeds")
     return names
 
 

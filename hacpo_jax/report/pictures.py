@@ -133,10 +133,11 @@ def _before_and_after(axes: Axes, shown: Sequence[Ensemble], style: Style) -> No
             color=color,
         )
     labels = [
-        style.label(one.name, agent) + (f"\n{benchmark}" if several else "")
+        (f"{agent}\n{one.name}" if len(shown) > 1 else agent)
+        + (f"\n{benchmark}" if several else "")
         for one, benchmark, agent, _ in rows
     ]
-    axes.set_yticks(range(len(rows)), labels)
+    axes.set_yticks(range(len(rows)), labels, fontsize=9)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-0.02, 1.02)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))

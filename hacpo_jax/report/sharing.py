@@ -141,13 +141,9 @@ def times_figure(shown: Sequence[Ensemble]) -> Figure | None:
 
 
 def _seconds(one: Ensemble, agent: str) -> dict[str, float]:
-    """Mean seconds of the phases that there are; the first step compiles."""
-    found = {}
-    for phase in PHASES:
-        values = []
-        for log in one.logs:
-            taken = log.series(agent, f"time/{phase}")[1]
-            values += taken[1:] if len(taken) > 1 else taken
-        if values:
-            found[phase] = float(np.mean(values))
-    return found
+    """Mean seconds of the phases that there are, of all steps but the first, which compiles."""
+    rows = [row for log in one.logs for row in log.metrics[agent][1:] or log.metrics[agent]]
+    means = {
+        phase: float(np.mean([row.get(f"time/{phase}") or 0.0 for row in rows])) for phase in PHASES
+    }
+    return {phase: seconds for phase, seconds in means.items() if seconds}
