@@ -4,15 +4,18 @@ from hacpo_jax.config.agents import Agent as AgentConfig
 from hacpo_jax.config.agents import NewModel, NewTokenizer, WarmStart
 from hacpo_jax.config.agents import Optimizer as OptimizerConfig
 from hacpo_jax.config.algorithm import Algorithm
+from hacpo_jax.config.evaluation import Draws, Evaluation
 from hacpo_jax.config.load import load_config, parse_config, save_config
-from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
+from hacpo_jax.config.schema import Config, Sampling, Training
 from hacpo_jax.config.task import Arithmetic, Jsonl, Task
+from hacpo_jax.config.tracking import Tracking, Wandb
 
 __all__ = [
     "AgentConfig",
     "Algorithm",
     "Arithmetic",
     "Config",
+    "Draws",
     "Evaluation",
     "Jsonl",
     "NewModel",
@@ -20,7 +23,9 @@ __all__ = [
     "OptimizerConfig",
     "Sampling",
     "Task",
+    "Tracking",
     "Training",
+    "Wandb",
     "WarmStart",
     "load_config",
     "parse_config",
