@@ -34,7 +34,7 @@ VERBS = {
             from OTHER, a path relative to that file, whatever the file itself does not set.
             The run directory (run_dir=...) receives config.yaml, metrics.jsonl,
             evaluations.jsonl, rollouts/, checkpoints/, summary.json and report/. The same command
-            again goes on from the last checkpoint.""",
+            again goes on from the last checkpoint. --quiet shows warnings and the end alone.""",
         examples=(
             "",
             "train --config quickstart run_dir=runs/second seed=1",
@@ -112,15 +112,17 @@ VERBS = {
         ),
     ),
     "report": VerbHelp(
-        summary="plot one run, or several on top of each other",
+        summary="show one run, or several on top of each other, on one page",
         usage=("report RUN_DIR ... [out=DIR]",),
         text="""\
-            Writes overview.png and one plot each of reward, capability ratio, cross ratio, own
-            ratio, clipping, entropy, lengths and held-out accuracy into report/ of the first run,
-            or into out=DIR. Training does so by itself at its end.""",
+            Writes report.html, which needs no other file, and its pictures as PNG files into
+            report/ of the first run, or into out=DIR: rewards, accuracy, capability ratios, own
+            and cross ratios with their bounds, clipping, gate, KL, entropy, lengths, who learned
+            from whom, time by phase, and sample answers side by side. Runs that differ in their
+            seed alone are one curve with a band. Training does so by itself at its end.""",
         examples=(
             "report runs/quickstart",
-            "report runs/quickstart runs/gspo out=compared",
+            "report runs/seed_0 runs/seed_1 runs/gspo out=compared",
         ),
     ),
 }

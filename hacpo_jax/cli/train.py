@@ -20,7 +20,7 @@ def run(command: Command) -> None:
     from hacpo_jax.training.console import Console
     from hacpo_jax.training.trainer import train
 
-    with contextlib.closing(Console()) as console:
+    with contextlib.closing(Console(quiet=command.quiet)) as console:
         summary = _finished(config)
         if summary is None:
             use_compilation_cache()
@@ -29,7 +29,7 @@ def run(command: Command) -> None:
             console.note(f"{config.run_dir} is complete; set run_dir or training.steps to do more")
         console.summary(summary, config.run_dir)
         pictures = write_report([Path(config.run_dir)])
-        console.note(f"plots: {pictures[0]}")
+        console.note(f"report: {pictures[0]}")
 
 
 def _finished(config: Config) -> dict[str, Any] | None:

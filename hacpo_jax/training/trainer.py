@@ -71,7 +71,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
         state, frozen = start_or_resume(run, checkpoints, console)
         directory.rewind(state.step)
         for warning in rounding_warnings(config):
-            console.note(f"warning: {warning}")
+            console.warning(warning)
         watch = Watch({agent.name: agent.algorithm for agent in run.agents})
 
         while True:
@@ -91,7 +91,7 @@ def train(config: Config, console: Console) -> dict[str, Any]:
                 tracker.metrics(result.metrics)
             console.step(state.step, result.metrics)
             for warning in watch.warnings(result.metrics, run.verifier.first_error):
-                console.note(f"warning: {warning}")
+                console.warning(warning)
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
