@@ -72,16 +72,20 @@ VERBS = {
         ),
     ),
     "generate": VerbHelp(
-        summary="answer prompts with a model or with an agent of a run",
+        summary="answer prompts with models and agents of runs, side by side",
         usage=(
             "generate model=DIR_OR_HUB_ID prompt=TEXT [prompt=TEXT ...] [key=value ...]",
             "generate run=RUN_DIR agent=NAME prompt=TEXT [prompt=TEXT ...] [key=value ...]",
+            "generate of=RUN[:AGENT][@STEP] ... [model=... ...] prompts=FILE [key=value ...]",
         ),
         text="""\
-            model           a Hugging Face directory or hub id
+            model           a Hugging Face directory or hub id; may be given several times
             run, agent      a run directory and one of its agents, at its latest checkpoint
             step            another of the run's checkpoints
+            of              a run, all its agents or one, at its latest checkpoint or at another:
+                            RUN, RUN:AGENT, RUN@STEP or RUN:AGENT@STEP; may be given several times
             prompt          the text, as it is; may be given several times
+            prompts         a file with a prompt a line, or a .jsonl file with a field prompt
             system          a system message, for models with a chat template
             chat            true demands the chat template, false ignores it
             chat_options    what names in the chat template stand for, as {enable_thinking: false}
@@ -90,9 +94,13 @@ VERBS = {
             top_k, top_p    draw from the likeliest tokens only
             samples         number of answers to each prompt (1)
             seed            of the draws (0)
-            Control characters in answers are printed as escapes.""",
+            With several of or model there is a table for each prompt, a column for each. The chat
+            settings are for models; agents of runs keep those of their run. Control characters in
+            answers are printed as escapes.""",
         examples=(
             "generate run=runs/quickstart agent=llama-bpe prompt=12+7=",
+            "generate of=runs/quickstart@0 of=runs/quickstart prompt=12+7= prompt=30+5=",
+            "generate of=runs/a:left@20 of=runs/b:left model=DIR prompts=questions.txt",
             "generate model=HuggingFaceTB/SmolLM2-135M-Instruct prompt='What is 3 + 4?'",
             "generate model=DIR prompt=Hello prompt=Goodbye samples=4 temperature=0.8 seed=1",
         ),

@@ -58,7 +58,7 @@ def parse_subject(word: str) -> Subject:
     Raises:
       UserError: it is empty.
     """
-    if Path(word).is_dir():
+    if word and Path(word).is_dir():
         return Subject(Path(word))
     found = _SUBJECT.fullmatch(word)
     if found is None:

@@ -210,7 +210,7 @@ def test_a_run_that_lacks_an_agent_is_told_so(run_copy, refused):
 def test_report_prints_its_pictures(tiny_run, tmp_path, capsys):
     assert main(["report", str(tiny_run), f"out={tmp_path}"]) == 0
     pictures = [Path(line) for line in capsys.readouterr().out.split()]
-    assert pictures[0] == tmp_path / "overview.png"
+    assert pictures[:2] == [tmp_path / "report.html", tmp_path / "overview.png"]
     assert sorted(pictures) == sorted(tmp_path.iterdir())
 
 
