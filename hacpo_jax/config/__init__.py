@@ -5,6 +5,7 @@ from hacpo_jax.config.agents import NewModel, NewTokenizer, WarmStart
 from hacpo_jax.config.agents import Optimizer as OptimizerConfig
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.load import load_config, parse_config, save_config
+from hacpo_jax.config.mesh import Mesh as MeshConfig
 from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
 from hacpo_jax.config.task import Arithmetic, Jsonl, Task
 
@@ -15,6 +16,7 @@ __all__ = [
     "Config",
     "Evaluation",
     "Jsonl",
+    "MeshConfig",
     "NewModel",
     "NewTokenizer",
     "OptimizerConfig",

@@ -18,7 +18,7 @@ from hacpo_jax.config.files import merged, read_config
 from hacpo_jax.config.schema import Config, check
 from hacpo_jax.errors import UserError
 
-_INHERITED = ("optimizer", "algorithm")
+_INHERITED = ("optimizer", "algorithm", "mesh")
 """Top-level sections that agents start from."""
 
 

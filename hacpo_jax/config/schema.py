@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from hacpo_jax.config.agents import Agent, NewModel, Optimizer
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
+from hacpo_jax.config.mesh import Mesh
 from hacpo_jax.config.task import Arithmetic, Task
 from hacpo_jax.errors import UserError
 
@@ -129,6 +130,7 @@ class Config(Section):
       sampling: how answers are drawn.
       training: the loop.
       optimizer: for agents that name no other.
+      mesh: of agents that name no other.
       evaluation: measuring.
       diagnostics: gradients, ratios and KL by source.
       checkpoint: saving.
@@ -142,6 +144,7 @@ class Config(Section):
     sampling: Sampling
     training: Training
     optimizer: Optimizer = Optimizer()
+    mesh: Mesh = Mesh()
     evaluation: Evaluation = Evaluation()
     diagnostics: Diagnostics = Diagnostics()
     checkpoint: Checkpoint = Checkpoint()

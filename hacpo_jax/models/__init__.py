@@ -7,10 +7,13 @@ from hacpo_jax.models.export import save_model, save_model_config
 from hacpo_jax.models.functional import (
     abstract_params,
     abstract_trained,
+    base_axes,
     bind,
+    gathered,
     init_adapters,
     init_params,
     logical_axes,
+    trained_axes,
 )
 from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
 from hacpo_jax.models.hub import resolve_model
@@ -32,10 +35,12 @@ __all__ = [
     "RopeScaling",
     "abstract_params",
     "abstract_trained",
+    "base_axes",
     "bind",
     "check_weights",
     "config_from_hf",
     "config_to_hf",
+    "gathered",
     "init_adapters",
     "init_params",
     "inspect_model",
@@ -46,4 +51,5 @@ __all__ = [
     "resolve_model",
     "save_model",
     "save_model_config",
+    "trained_axes",
 ]

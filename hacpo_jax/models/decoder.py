@@ -21,6 +21,7 @@ from hacpo_jax.models.attention import (
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.rope import rotate, rotation
+from hacpo_jax.parallel.rules import constrain
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 _Axes = dict[str, int]  # sizes by logical axis name
@@ -105,6 +106,9 @@ class Attention(nnx.Module):
             q = rms_norm(q, self.q_norm[...], c.rms_norm_eps)
             k = rms_norm(k, self.k_norm[...], c.rms_norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q = constrain(q, "rows", None, "heads")
+        k = constrain(k, "rows", None, "kv_heads")
+        v = constrain(v, "rows", None, "kv_heads")
         out = _times(self, c, "o", attend(q, k, v), axes=2)
         if c.output_bias:
             out += self.o_bias[...].astype(x.dtype)
@@ -130,7 +134,8 @@ class MLP(nnx.Module):
         if self.config.mlp_bias:
             gate += self.gate_bias[...].astype(x.dtype)
             up += self.up_bias[...].astype(x.dtype)
-        out = _times(self, self.config, "down", jax.nn.silu(gate) * up)
+        inner = constrain(jax.nn.silu(gate) * up, "rows", None, "mlp")
+        out = _times(self, self.config, "down", inner)
         if self.config.mlp_bias:
             out += self.down_bias[...].astype(x.dtype)
         return out
@@ -152,8 +157,9 @@ class Layer(nnx.Module):
         out, key_value = self.attention(
             rms_norm(x, self.attention_norm[...], eps), cos, sin, attend
         )
-        x = x + out
-        return x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)), key_value
+        x = constrain(x + out, "rows")
+        x = constrain(x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)), "rows")
+        return x, key_value
 
 
 class Decoder(nnx.Module):
@@ -221,7 +227,8 @@ class Decoder(nnx.Module):
                 return causal_attention(q, k, v, positions, valid, window)
 
             x, (k, v) = layer(x, cos, sin, attend)
-            return x, KeyValues(k.swapaxes(1, 2), v.swapaxes(1, 2))
+            k, v = (constrain(y.swapaxes(1, 2), "rows", "kv_heads") for y in (k, v))
+            return x, KeyValues(k, v)
 
         return self._scan(run, tokens, positions, tokens.shape[1], dtype)
 
@@ -283,6 +290,17 @@ class Decoder(nnx.Module):
             weights, window, *rest = slices
             return run(nnx.merge(structure, weights), window, x, cos, sin, *rest)
 
-        x = self.embedding[...].astype(dtype)[tokens]
+        x = _embed(self.embedding[...].astype(dtype), tokens)
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
+
+
+def _embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows of the table `[V, H]`, `[..., H]`.
+
+    Both the rows of the batch and H lie over `fsdp`. Each device looks up its part of H for all of
+    the tokens along `fsdp`, and the parts change places: so the table is never gathered.
+    """
+    tokens = constrain(tokens, "data_rows")
+    found = constrain(table[tokens], "data_rows", None, "embed")
+    return constrain(found, "rows")

@@ -28,6 +28,8 @@ def measure(run: Run, params: Sequence) -> Iterator[tuple[Agent, str, Graded]]:
                 samples=run.config.evaluation.samples,
                 seed=run.config.seed,
                 max_rows=run.config.sampling.max_rows,
+                layout=run.layout(group),
+                hosts=run.hosts,
             )
             for agent, answers in zip(group.agents, graded, strict=True):
                 yield agent, name, answers

@@ -1,7 +1,10 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +12,17 @@ import jax.numpy as jnp
 from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
+from hacpo_jax.parallel.hosts import ALONE, Hosts
+from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
+from hacpo_jax.training.places import lay_out
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
+
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +33,8 @@ class Run:
       config: as resolved.
       agents: all agents, by index.
       groups: the same agents as they are trained together.
+      layouts: where each group works.
+      hosts: the processes that drive the run.
       train: problems to learn from.
       benchmarks: problems to measure on, by name.
       verifier: grades answers; close it when done.
@@ -34,6 +44,8 @@ class Run:
     config: Config
     agents: tuple[Agent, ...]
     groups: tuple[AgentGroup, ...]
+    layouts: tuple[Layout, ...]
+    hosts: Hosts
     train: Problems
     benchmarks: dict[str, Problems]
     verifier: Verifier
@@ -45,6 +57,25 @@ class Run:
             if agent.index in group.indices:
                 return g, group.indices.index(agent.index)
         raise ValueError(f"agent {agent.name!r} is in no group of this run")
+
+    def layout(self, group: AgentGroup) -> Layout:
+        """Where a group works."""
+        return self.layouts[self.groups.index(group)]
+
+    def each_group(self, work: Callable[[int, AgentGroup], Result]) -> list[Result]:
+        """What `work` makes of every group and its number: in turn, or at the same time where
+        groups have devices of their own."""
+        pairs = list(enumerate(self.groups))
+        if not self.partitioned:
+            return [work(g, group) for g, group in pairs]
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            return list(pool.map(lambda pair: work(*pair), pairs))
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether no device belongs to two groups."""
+        meshes = [set(layout.mesh.devices.flat) for layout in self.layouts]
+        return len(meshes) > 1 and len(set().union(*meshes)) == sum(map(len, meshes))
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
@@ -112,12 +143,13 @@ class Run:
         )
 
 
-def prepare(config: Config, saved: Path | None = None) -> Run:
+def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
 
     Args:
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
+      hosts: the processes that drive the run, of which this is one.
 
     Raises:
       UserError: something in the config cannot work.
@@ -130,6 +162,8 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
+    groups = tuple(group_agents(agents))
+    layouts = lay_out(groups)
     train = encode_problems(
         train_examples,
         agents,
@@ -162,7 +196,9 @@ def prepare(config: Config, saved: Path | None = None) -> Run:
     return Run(
         config=config,
         agents=tuple(agents),
-        groups=tuple(group_agents(agents)),
+        groups=groups,
+        layouts=layouts,
+        hosts=hosts,
         train=train,
         benchmarks=benchmarks,
         verifier=verifier,

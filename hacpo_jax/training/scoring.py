@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hacpo_jax.models import ModelConfig, bind
 from hacpo_jax.models.lora import agent_axes
+from hacpo_jax.parallel.rules import over_agents
 from hacpo_jax.training.log_probs import token_log_probs
 
 
@@ -103,4 +104,4 @@ def score(params, answers: Answers, *, spec: PolicySpec) -> jax.Array:
     def one_agent(params, answers):
         return jax.lax.map(lambda rows: answer_log_probs(params, rows, spec)[0], answers)
 
-    return jax.vmap(one_agent, in_axes=(agent_axes(params), 0))(params, answers)
+    return over_agents(one_agent, (agent_axes(params), 0))(params, answers)

@@ -13,10 +13,12 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Rollout
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params, with_base
-from hacpo_jax.training.batches import LearnerView, mini_batch, update_order
+from hacpo_jax.parallel.layout import fetch
+from hacpo_jax.training.batches import LearnerView, update_order
+from hacpo_jax.training.cut import cut_updates
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
-from hacpo_jax.training.drawn import answer_drift
+from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.gather import learner_views
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.publish import make_records, publish
@@ -97,40 +99,56 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     # 5. Every learner: gather own and cross samples in its own tokens, and update once per
     # mini-batch. What is shared is fixed before any update.
     used = drawn.take(chosen)
-    exchange = publish(run, records, chosen)
-    learners, metrics, diagnostics = [], {}, []
-    for g, group in enumerate(run.groups):
+    exchange = publish(run, records, np.flatnonzero(np.isin(drawn.mine, chosen)))
+
+    def learn(g: int, group: AgentGroup) -> _Learned:
         params, wanted = policies[g], group.algorithm.kl_coef or is_due(run, step)
         reference = frozen[g].reference_policy() if wanted else None
         with times.measure("share", g):
             views, shared = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
             )
+        found = []
         if is_due(run, step):
             with times.measure("diagnose", g):
-                diagnostics += diagnose(run, group, params, views, step)
+                found = diagnose(run, group, params, used, views, step)
         with times.measure("update", g):
             learner, updates = _update_group(
-                run, group, state.learners[g], frozen[g].base, views, state.step
+                run, group, state.learners[g], frozen[g].base, used, views, state.step
             )
-        learners.append(learner)
-        for member, agent in enumerate(group.agents):
-            rollouts = drawn.rollouts[g]
-            metrics[agent.index] = {
+        return _Learned(learner, updates, shared, found)
+
+    learned, rows = run.each_group(learn), []
+    for agent in run.agents:
+        g, member = run.place(agent)
+        of_group, skipped = learned[g], fetch(learned[g].learner.skipped)
+        rows.append(
+            {
                 "step": step,
                 "agent": agent.name,
                 **own_metrics(run, agent, drawn, history, ratio),
-                **update_metrics(updates, member, agent, run),
-                **shared[member],
+                **update_metrics(of_group.updates, member, agent, run),
+                **of_group.shared[member],
                 **({} if drawn.gaps is None else {"sampler_gap": float(drawn.gaps[agent.index])}),
-                "drift": answer_drift(group, rollouts, member),
+                "drift": float(drawn.drift[agent.index]),
                 "prompts_left_out": len(drawn.indices) - len(chosen),
-                "updates/skipped": int(learner.skipped[member]),
-                **times.of(g, int(rollouts.lengths[member].sum())),
+                "updates/skipped": int(skipped[member]),
+                **times.of(g, int(drawn.lengths[agent.index].sum())),
             }
-    new_state = RunState(step, blocks, tuple(learners), history)
-    rows = [metrics[i] for i in range(len(run.agents))]
+        )
+    new_state = RunState(step, blocks, tuple(one.learner for one in learned), history)
+    diagnostics = [row for one in learned for row in one.diagnostics]
     return new_state, StepResult(rows, [r for own in records for r in own], diagnostics)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Learned:
+    """What became of one group in a step."""
+
+    learner: LearnerState
+    updates: list[Metrics]
+    shared: list[dict[str, float | None]]
+    diagnostics: list[dict[str, Any]]
 
 
 def _capability_ratio(run: Run, history: jax.Array, step: int) -> jax.Array:
@@ -146,11 +164,12 @@ def _update_group(
     group: AgentGroup,
     learner: LearnerState,
     base: Params | None,
+    drawn: Drawn,
     views: list[LearnerView],
     step: int,
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
-    training, algorithm = run.config.training, group.algorithm
+    training, algorithm, layout = run.config.training, group.algorithm, run.layout(group)
     orders = [
         update_order(
             view.learner,
@@ -163,9 +182,15 @@ def _update_group(
         )
         for view in views
     ]
+    updates = range(run.updates_per_step(group))
+    name = f"step {step} rows of {group.name}"
+    batches = cut_updates(
+        run, group, drawn, views, [[order[u] for order in orders] for u in updates], name
+    )
     spec, learners, found = run.update_spec(group), np.array(group.indices), []
-    for u in range(run.updates_per_step(group)):
-        batch = mini_batch(views, [order[u] for order in orders], training.micro_batch_rows)
-        learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
-        found.append(metrics)
-    return learner, jax.device_get(found)
+    with layout.use():
+        for u, rows in zip(updates, batches, strict=True):
+            batch = layout.put(rows, "agents", None, "rows")
+            learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
+            found.append(metrics)
+        return learner, fetch(found)
