@@ -135,7 +135,7 @@ def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
             params = with_base(layout.stacked(members, axes), base_of(params))
         free.append(trained(params))
         bases.append(base_of(params))
-    return _fresh_state(run, free), bases
+    return fresh_run_state(run, free), bases
 
 
 def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) -> Params:
@@ -147,7 +147,7 @@ def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) 
     return jax.device_put(warm, home.shardings(warm, trained_axes(agent.model)))
 
 
-def _fresh_state(run: Run, params) -> RunState:
+def fresh_run_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
         fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group))
