@@ -15,7 +15,8 @@ def main(words: Sequence[str]) -> int:
     """Do what the words after the program's name say.
 
     Returns:
-      The exit code: 0; 2 for bad input and 1 for the failure of another process, told in one line; 130 when interrupted.
+      The exit code: 0; 2 for bad input and 1 for the failure of another process, each told in one
+      line; 130 when interrupted.
     """
     # Only tokenizers and configs of transformers are used, so it need not miss torch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

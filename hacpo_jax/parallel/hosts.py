@@ -241,6 +241,8 @@ def _connect(place: Place, limits: Limits) -> None:
     else:
         _wait_for(place.coordinator, limits.start)
     jax.config.update("jax_enable_recoverability", True)  # see Watch
+    # It would have SIGTERM do nothing but leave a note, which nobody here reads.
+    jax.config.update("jax_enable_preemption_service", False)
     done = threading.Event()
     threading.Thread(target=_end_unless, args=(done, deadline, place), daemon=True).start()
     try:
