@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from hacpo_jax.errors import HostError, UserError
@@ -22,7 +23,7 @@ _BROKEN = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "onnection")
 
 
 class Watch:
-    """Two threads: one waits for the word of a failure, one asks jax's service who is alive.
+    """Threads that wait for the word of a failure, ask jax's service who is alive, and end a process.
 
     jax by itself aborts all processes when one dies, with a page of messages, and waits for dead
     ones in its shutdown. `start` therefore switches on what it calls recoverability, which leaves
@@ -134,6 +135,8 @@ class Watch:
                 return
             gone = sorted(set(everyone) - set(alive))
             if len(gone) == self._count - 1 and self._leaving.is_set():
+                # jax aborts a process that loses the service before it has read its farewell.
+                time.sleep(_PAUSE_SECONDS)
                 return
             if gone and not self._failed.is_set() and not self._all_done():
                 self._failed.wait(_PAUSE_SECONDS)  # it may have said why
