@@ -23,7 +23,7 @@ _BROKEN = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "onnection")
 
 
 class Watch:
-    """Threads that wait for the word of a failure, ask jax's service who is alive, and end a process.
+    """Three threads: they wait for the word of a failure, ask who is alive, and end the process.
 
     jax by itself aborts all processes when one dies, with a page of messages, and waits for dead
     ones in its shutdown. `start` therefore switches on what it calls recoverability, which leaves
