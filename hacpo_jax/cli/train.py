@@ -15,6 +15,13 @@ def run(command: Command) -> None:
     refuse_paths(command)
     config = load_config(find_config(command.config), command.settings)
 
+    from hacpo_jax.parallel.hosts import Flags, start
+
+    with start(Flags(**command.hosts)):  # before anything that calls JAX
+        _train(config)
+
+
+def _train(config: Config) -> None:
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.report import write_report
     from hacpo_jax.training.console import Console
