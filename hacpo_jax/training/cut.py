@@ -6,10 +6,36 @@ import numpy as np
 
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.parallel.shares import gather_arrays
-from hacpo_jax.training.batches import LearnerView, mini_batch, num_micro_batches, num_rows
+from hacpo_jax.training.batches import (
+    LearnerView,
+    mini_batch,
+    num_micro_batches,
+    num_rows,
+    update_order,
+)
 from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.update import MiniBatch
+
+
+def updates_of(
+    run: Run, group: AgentGroup, views: Sequence[LearnerView], step: int
+) -> list[list[np.ndarray]]:
+    """Of each update of a step, for each learner of a group, its `[B, 2]` from `update_order`."""
+    training, algorithm = run.config.training, group.algorithm
+    orders = [
+        update_order(
+            view.learner,
+            len(run.agents),
+            training.prompts_per_step,
+            training.mini_batch_prompts,
+            share=algorithm.shares_answers,
+            order=algorithm.minibatch_order,
+            rng=np.random.default_rng([run.config.seed, step, 2]),
+        )
+        for view in views
+    ]
+    return [list(pairs) for pairs in zip(*orders, strict=True)]
 
 
 def cut_updates(
@@ -44,10 +70,14 @@ def cut_updates(
     if group.algorithm.rescue_coef:  # only the process that has an answer knows its length
         parts = gather_arrays(run.hosts, name, {"rows": np.array(rows)})
         rows = np.max([part["rows"] for part in parts], axis=0).tolist()
-    for of_learners, most, needed in zip(local, groups, rows, strict=True):
-        size = layout.micro_batch(run.config.training.micro_batch_rows, most * samples)
-        count = num_micro_batches(most * samples, max(needed, most * samples), size)
-        yield mini_batch(views, of_learners, size, count)
+
+    def batches() -> Iterator[MiniBatch]:
+        for of_learners, most, needed in zip(local, groups, rows, strict=True):
+            size = layout.micro_batch(run.config.training.micro_batch_rows, most * samples)
+            count = num_micro_batches(most * samples, max(needed, most * samples), size)
+            yield mini_batch(views, of_learners, size, count)
+
+    return batches()
 
 
 def _local(pairs: np.ndarray, mine: np.ndarray) -> np.ndarray:

@@ -84,7 +84,9 @@ def check_same(found, expected):
     for result, one in zip(results, plain, strict=True):
         for mine, its in zip(result.records, one.records, strict=True):
             assert (mine.tokens, mine.reward, mine.source) == (its.tokens, its.reward, its.source)
-            assert mine.behavior_mean_log_prob == pytest.approx(its.behavior_mean_log_prob, abs=1e-5)
+            assert mine.behavior_mean_log_prob == pytest.approx(
+                its.behavior_mean_log_prob, abs=1e-5
+            )
         for rows, others in ((result.metrics, one.metrics), (result.diagnostics, one.diagnostics)):
             for row, other in zip(rows, others, strict=True):
                 assert row.keys() == other.keys()
