@@ -152,8 +152,8 @@ def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -
     prompts = share(sizes.chunk_prompts, mesh.rows)
     answers, steps = prompts * sizes.samples, sizes.answer_tokens - 1
     cached = sizes.prompt_tokens + max(steps, 1)
-    # The new token's own key is multiplied element by element, once more as wide as one key.
-    attended = answers * (cached + 1)
+    # Keys and values of the cache, and the new token's own key; its value is one factor each.
+    attended = answers * (2 * cached + 1)
     prefill = forward_flops(model, prompts, sizes.prompt_tokens, sizes.attention, mesh)
     one_token = products_flops(model, answers, attended, mesh)
     head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
@@ -205,11 +205,13 @@ def forward_flops(
 ) -> Forward:
     """One pass of all layers over `rows` sequences of `tokens` tokens."""
     pairs = tokens * tokens if attention == "xla" else tokens * (tokens + 1) // 2
-    return products_flops(model, rows * tokens, rows * pairs, mesh)
+    return products_flops(model, rows * tokens, 2 * rows * pairs, mesh)
 
 
-def products_flops(model: ModelConfig, tokens: int, pairs: int, mesh: MeshSizes = ONE) -> Forward:
-    """All layers' products for `tokens` tokens of which `pairs` pairs attend."""
+def products_flops(
+    model: ModelConfig, tokens: int, attended: int, mesh: MeshSizes = ONE
+) -> Forward:
+    """All layers' products for `tokens` tokens, which meet keys or values `attended` times."""
     hidden, heads = model.hidden_size, share(model.num_heads, mesh.tensor)
     kv_heads = kv_share(model, mesh)
     queries, keys = heads * model.head_dim, kv_heads * model.head_dim
@@ -231,7 +233,7 @@ def products_flops(model: ModelConfig, tokens: int, pairs: int, mesh: MeshSizes 
         mlp_out=per_token * hidden * inner,
         adapters=per_token * rank * sum(sides[name] for name in targets),
         adapters_out=per_token * rank * hidden if "down" in targets else 0,
-        attention=4 * model.num_layers * pairs * queries,
+        attention=2 * model.num_layers * attended * queries,
     )
 
 

@@ -10,6 +10,7 @@ value weights not by `tensor` where their heads cannot be), rows by `data` and `
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -137,8 +138,14 @@ class GroupBytes:
     update: UpdateBytes
 
     @property
+    def largest(self) -> str:
+        """The program that needs most: `rollout`, `score` or `update`."""
+        totals = {name: getattr(self, name).total for name in ("rollout", "score", "update")}
+        return max(totals, key=totals.__getitem__)
+
+    @property
     def transient(self) -> int:
-        """Of the program that needs most."""
+        """What that program needs."""
         return max(self.rollout.total, self.score.total, self.update.total)
 
     @property
@@ -159,13 +166,18 @@ def group_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> GroupBytes:
 
 def parameter_count(model: ModelConfig, mesh: MeshSizes = ONE, *, trained: bool = False) -> int:
     """Parameters of one agent on one device: all of them, or those that are trained."""
+    return _count(model, mesh.fsdp, mesh.tensor, trained)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(model: ModelConfig, fsdp: int, tensor: int, trained: bool) -> int:
     shapes = abstract_trained(model) if trained else abstract_params(model)
     axes: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(logical_axes(model)))  # type: ignore[arg-type]
-    lone_heads = model.num_kv_heads % mesh.tensor
+    lone_heads = model.num_kv_heads % tensor
     total = 0
     for path, shape in jax.tree_util.tree_leaves_with_path(shapes):
         whole = lone_heads and "kv_heads" in axes[tuple(key.key for key in path)]
-        total += share(math.prod(shape.shape), mesh.fsdp * (1 if whole else mesh.tensor))
+        total += share(math.prod(shape.shape), fsdp * (1 if whole else tensor))
     return total
 
 
