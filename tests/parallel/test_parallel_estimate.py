@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 import pytest
-from jax.extend.core import jaxprs_in_params
 from compiled_programs import CALLS, CASES, LLAMA, PROGRAMS, QWEN3, case, compiled
+from jax.extend.core import jaxprs_in_params
 from tiny import LLAMA as TINY
 
 from hacpo_jax.models import Lora
