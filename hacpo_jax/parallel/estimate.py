@@ -11,8 +11,9 @@ since a device with fewer rows waits for the others, heads, MLP and vocabulary b
 
 import dataclasses
 
-from hacpo_jax.models import ModelConfig
-from hacpo_jax.parallel.sizes import AttentionKernel, GroupWork, MeshSizes, StepSizes
+from hacpo_jax.models import AttentionKind, ModelConfig
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.training.log_probs import BLOCK
 
 ONE = MeshSizes()
@@ -20,7 +21,7 @@ ONE = MeshSizes()
 # Products of queries and keys' size in the backward pass, for two in the forward pass. `xla` keeps
 # the weights of attention; a flash kernel computes them again, splash attention for queries and
 # for keys apart.
-BACKWARD_PRODUCTS: dict[AttentionKernel, int] = {"xla": 4, "cudnn": 5, "splash": 7}
+BACKWARD_PRODUCTS: dict[AttentionKind, int] = {"xla": 4, "cudnn": 5, "splash": 7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +201,7 @@ def forward_flops(
     model: ModelConfig,
     rows: int,
     tokens: int,
-    attention: AttentionKernel = "xla",
+    attention: AttentionKind = "xla",
     mesh: MeshSizes = ONE,
 ) -> Forward:
     """One pass of all layers over `rows` sequences of `tokens` tokens."""
@@ -239,9 +240,13 @@ def products_flops(
 
 def head_flops(model: ModelConfig, tokens: int, mesh: MeshSizes = ONE) -> int:
     """Logits of `tokens` tokens in blocks of the vocabulary; the last block overlaps another."""
-    block = min(BLOCK, model.vocab_size)
-    columns = -(-model.vocab_size // block) * block
-    return 2 * tokens * model.hidden_size * share(columns, mesh.tensor)
+    rows, block = share(model.vocab_size, mesh.tensor), block_columns(model, mesh)
+    return 2 * tokens * model.hidden_size * share(rows, block) * block
+
+
+def block_columns(model: ModelConfig, mesh: MeshSizes) -> int:
+    """Ids of one block of the vocabulary on one device."""
+    return min(share(BLOCK, mesh.tensor), share(model.vocab_size, mesh.tensor))
 
 
 def share(count: int, parts: int) -> int:

@@ -20,7 +20,9 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import GIB, Chip
 from hacpo_jax.parallel.estimate import StepFlops, step_flops
 from hacpo_jax.parallel.memory import GroupBytes, group_bytes
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.rules import AXES
+from hacpo_jax.parallel.sizes import GroupWork
 from hacpo_jax.parallel.timing import GroupSeconds, group_seconds, move_seconds
 
 Mode = Literal["colocated", "partitioned"]
@@ -340,7 +342,7 @@ def _cells(placed: Placed) -> list[str]:
     """FLOPs and seconds of each phase, bytes, and where."""
     flops, seconds, devices = placed.flops, placed.seconds, placed.devices
     scoring = seconds.rescore + seconds.score
-    sizes = dataclasses.asdict(placed.mesh)
+    sizes = dict(zip(AXES, placed.mesh.shape, strict=True))
     mesh = ", ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "-"
     return [
         f"{devices.start}-{devices.stop - 1}" if len(devices) > 1 else f"{devices.start}",

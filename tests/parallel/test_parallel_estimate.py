@@ -10,7 +10,8 @@ from tiny import LLAMA as TINY
 
 from hacpo_jax.models import Lora
 from hacpo_jax.parallel.estimate import ONE, step_flops
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes, StepSizes
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.training.log_probs import BLOCK
 
 SIZES = StepSizes(

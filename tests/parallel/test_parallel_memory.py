@@ -8,7 +8,8 @@ from tiny import LLAMA as TINY
 
 from hacpo_jax.models import Lora
 from hacpo_jax.parallel.memory import group_bytes, parameter_count
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes, StepSizes
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 
 SIZES = StepSizes(
     prompts=3,
@@ -54,8 +55,12 @@ def test_agents_with_adapters_share_one_base():
 
 def test_a_mesh_divides_state_and_cache():
     """The key head is one, so that what has it is not divided by `tensor`; agents are."""
-    assert parameter_count(TINY, MeshSizes(tensor=2)) == (PARAMETERS - 2 * 256) // 2 + 2 * 256
+    norms = 5 * 16
+    whole, halved = 2 * 256 + norms, PARAMETERS - 2 * 256 - norms
+    assert parameter_count(TINY, MeshSizes(tensor=2)) == halved // 2 + whole
     assert parameter_count(TINY, MeshSizes(fsdp=4)) == PARAMETERS // 4
+    assert parameter_count(TINY, MeshSizes(fsdp=4, tensor=2)) == (halved // 2 + whole) // 4
+    assert parameter_count(TINY, MeshSizes(fsdp=4), gathered=True) == PARAMETERS
     assert parameter_count(TINY, MeshSizes(data=4)) == PARAMETERS
     assert tiny_bytes(2, 1, 1, 1, agents=4).state == tiny_bytes(agents=2).state
     whole, part = tiny_bytes().rollout, tiny_bytes(1, 2, 1, 1).rollout
@@ -72,7 +77,9 @@ def test_cache_by_hand():
     assert rollout.prompt_cache == 2 * 4 * 2 * 2 * 8 * 2
     assert rollout.generated_cache == 4 * 4 * 2 * 2 * 8 * 2
     assert rollout.layer_cache * 2 == rollout.generated_cache
-    assert rollout.head == 0 and tiny_bytes(param_bytes=4).rollout.head == 40 * 16 * 2
+    # Copies in bfloat16, or gathered; the key head is not divided.
+    assert rollout.weights == 0 and tiny_bytes(param_bytes=4).rollout.weights == 2 * PARAMETERS
+    assert tiny_bytes(1, 1, 4, 1).rollout.weights == 2 * PARAMETERS
 
 
 def test_an_update_by_hand():
@@ -126,7 +133,7 @@ def test_arguments_are_counted_to_the_byte(program, name):
 
 @pytest.mark.parametrize(("program", "name"), PROGRAMS)
 def test_temporaries_are_estimated_within_a_half(program, name):
-    """Of what XLA plans on a CPU, which in a decode may hold cache and head once more, transposed."""
+    """Of what XLA plans on a CPU, which in a decode may hold cache and head once more."""
     one, found, measured = held(program, name)
     least = most = found.rollout.total
     if program == "update":

@@ -11,8 +11,9 @@ from tiny import LLAMA as TINY
 from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import Chip
 from hacpo_jax.parallel.memory import state_bytes
+from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.placement import MEMORY_SHARE, choose_placement
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes, StepSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.parallel.timing import HOST_BANDWIDTH, LAYER_SECONDS, group_seconds
 
 SIZES = StepSizes(
