@@ -11,6 +11,8 @@ import hypothesis
 import jax
 import pytest
 
+from hacpo_jax.training import places
+
 # A busy machine must not fail a test; what takes time here is the first call, which compiles.
 hypothesis.settings.register_profile(
     "no_deadline",
@@ -32,6 +34,34 @@ def few_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > 30_000:
         jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def compile_quickly():
+    """Compiling well would take several times as long as running badly."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def use_devices():
+    """Has runs in this process work on the first so many of the 8 devices."""
+    every = places.all_devices
+
+    def use(count: int) -> None:
+        places.all_devices = lambda: every()[:count]
+
+    use(1)
+    yield use
+    places.all_devices = every
+
+
+@pytest.fixture(autouse=True)
+def one_device_unless_told(use_devices):
+    """Runs work on one device but in the tests that ask for more."""
+    use_devices(1)
 
 
 @pytest.fixture(scope="session")

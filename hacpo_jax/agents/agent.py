@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hacpo_jax.agents.tokenizer import Tokenizer
-from hacpo_jax.config import Algorithm, OptimizerConfig, WarmStart
+from hacpo_jax.config import Algorithm, MeshConfig, OptimizerConfig, WarmStart
 from hacpo_jax.models import ModelConfig
 
 
@@ -21,6 +21,7 @@ class Agent:
       directory: Hugging Face directory of its first weights; None starts from random ones.
       optimizer: how it is updated.
       algorithm: what it learns from its own and its peers' answers.
+      mesh: how its arrays lie on the devices.
       warm_start: supervised training first, if any.
     """
 
@@ -31,12 +32,13 @@ class Agent:
     directory: Path | None
     optimizer: OptimizerConfig
     algorithm: Algorithm
+    mesh: MeshConfig
     warm_start: WarmStart | None
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentGroup:
-    """Agents that one program serves: same model shape, tokenizer, optimizer and algorithm.
+    """Agents that one program serves: same model shape, tokenizer, optimizer, algorithm and mesh.
 
     Their parameters are stacked on a leading axis and every jitted function is vmapped over it, so
     two agents of one architecture cost one compilation and one dispatch. A group of one is the
@@ -62,6 +64,10 @@ class AgentGroup:
         return self.agents[0].algorithm
 
     @property
+    def mesh(self) -> MeshConfig:
+        return self.agents[0].mesh
+
+    @property
     def indices(self) -> list[int]:
         """Places of the group's agents among all agents."""
         return [agent.index for agent in self.agents]
@@ -76,6 +82,7 @@ def group_agents(agents: Sequence[Agent]) -> list[AgentGroup]:
     groups: dict[tuple, list[Agent]] = {}
     for agent in agents:
         key = (agent.model, agent.tokenizer.fingerprint, agent.optimizer, agent.algorithm)
+        key = (*key, agent.mesh)
         if agent.model.lora is not None:  # one base for all
             key = (*key, agent.directory or agent.index)
         groups.setdefault(key, []).append(agent)

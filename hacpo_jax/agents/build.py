@@ -1,7 +1,7 @@
 """From the config to agents: everything is checked before any weight is read."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -24,9 +24,11 @@ from hacpo_jax.models import (
     load_config,
     load_params,
     resolve_model,
+    trained_axes,
 )
 from hacpo_jax.models.hf_fields import read_json
-from hacpo_jax.models.lora import without_adapters
+from hacpo_jax.models.lora import with_base, without_adapters
+from hacpo_jax.parallel.layout import Layout, one_device
 
 
 def build_agents(
@@ -138,6 +140,7 @@ def _agent(
         directory=directory,
         optimizer=config.optimizer,
         algorithm=config.algorithm,
+        mesh=config.mesh,
         warm_start=config.warm_start,
     )
 
@@ -200,51 +203,60 @@ def _new_model(config: NewModel, vocab_size: int) -> ModelConfig:
     )
 
 
-def initial_params(group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32) -> dict | Adapted:
+def initial_params(
+    group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32, layout: Layout | None = None
+) -> dict | Adapted:
     """First parameters of a group's agents: loaded, or drawn from the seed.
+
+    Args:
+      group: the agents.
+      seed: of the run.
+      dtype: of the parameters.
+      layout: where they lie; None is one device.
 
     Returns:
       `[A, ...]` in `dtype`, or adapters that change nothing yet on the base of them all.
     """
-    keys = [_agent_key(seed, agent) for agent in group.agents]
-    base = base_params(group, seed, dtype)
-    if base is not None:
-        adapters = [_cast(init_adapters(group.model, key), dtype) for key in keys]
-        return Adapted(_stacked(adapters), base)
+    layout = layout or one_device()
+    base = base_params(group, seed, dtype, layout)
     loaded: dict[Path, dict] = {}
     members = []
-    for agent, key in zip(group.agents, keys, strict=True):
-        if agent.directory is None:
-            members.append(_cast(init_params(agent.model, key), dtype))
-            continue
-        if agent.directory not in loaded:
-            loaded[agent.directory] = _load(agent, dtype)
-        members.append(loaded[agent.directory])
-    return _stacked(members)
+    for agent in group.agents:
+        if base is not None:
+            members.append(_drawn(init_adapters, agent, seed, dtype, layout))
+        elif agent.directory is None:
+            members.append(_drawn(init_params, agent, seed, dtype, layout))
+        else:
+            if agent.directory not in loaded:
+                loaded[agent.directory] = _load(agent, dtype, layout)
+            members.append(loaded[agent.directory])
+    return with_base(layout.stacked(members, trained_axes(group.model)), base)
 
 
-def base_params(group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32) -> dict | None:
+def base_params(
+    group: AgentGroup, seed: int, dtype: DTypeLike = jnp.float32, layout: Layout | None = None
+) -> dict | None:
     """What the adapters of a group are trained on, without an agent axis; None has no adapters."""
-    first = group.agents[0]
+    first, layout = group.agents[0], layout or one_device()
     if group.model.lora is None:
         return None
     if first.directory is not None:
-        return _load(first, dtype)
-    return _cast(init_params(without_adapters(group.model), _agent_key(seed, first)), dtype)
+        return _load(first, dtype, layout)
+    bare = dataclasses.replace(first, model=without_adapters(group.model))
+    return _drawn(init_params, bare, seed, dtype, layout)
 
 
-def _agent_key(seed: int, agent: Agent) -> jax.Array:
-    return jax.random.fold_in(jax.random.key(seed), agent.index)
+def _drawn(init: Callable, agent: Agent, seed: int, dtype: DTypeLike, layout: Layout) -> dict:
+    """Random parameters of one agent, made where they lie."""
+
+    def make(key: jax.Array) -> dict:
+        return jax.tree.map(lambda x: x.astype(dtype), init(agent.model, key))
+
+    key = jax.random.fold_in(jax.random.key(seed), agent.index)
+    return layout.make(make, trained_axes(agent.model))(key)
 
 
-def _cast(params: dict, dtype: DTypeLike) -> dict:
-    return jax.tree.map(lambda x: x.astype(dtype), params)
-
-
-def _load(agent: Agent, dtype: DTypeLike) -> dict:
+def _load(agent: Agent, dtype: DTypeLike, layout: Layout) -> dict:
     assert agent.directory is not None
-    return load_params(agent.directory, agent.model, f"agents.{agent.index}.model", dtype=dtype)
-
-
-def _stacked(members: Sequence[dict]) -> dict:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    field = f"agents.{agent.index}.model"
+    return load_params(agent.directory, agent.model, field, dtype=dtype, place=layout.place)

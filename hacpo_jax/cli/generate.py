@@ -285,6 +285,7 @@ def _answers(
     import numpy as np
 
     from hacpo_jax.exchange import response_texts
+    from hacpo_jax.models import choose_attention
     from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys
     from hacpo_jax.training.run import compute_dtype
 
@@ -299,6 +300,7 @@ def _answers(
             )
             raise UserError("prompt", text, remedy)
     room = positions - max(map(len, prompts))
+    dtype = compute_dtype("auto")
     spec = DecodeSpec(
         model=group.model,
         sampler=Sampler(options.temperature, options.top_k, options.top_p),
@@ -306,7 +308,8 @@ def _answers(
         stop_ids=tokenizer.stop_ids,
         num_tokens=tokenizer.size,
         missing_ids=tokenizer.missing_ids,
-        dtype=compute_dtype("auto"),
+        dtype=dtype,
+        attention=choose_attention("auto", group.model, dtype),
     )
     # The same draws for an agent of a run and for its export, whichever its place in the run.
     keys = answer_keys(options.seed, [0], 0, range(len(prompts)), options.samples)

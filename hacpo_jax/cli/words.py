@@ -3,8 +3,8 @@
 import dataclasses
 import difflib
 import typing
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -14,6 +14,13 @@ from hacpo_jax.config.load import remedy_of
 from hacpo_jax.errors import UserError
 
 DEFAULT_VERB = "train"
+_HOST_OPTIONS = {"--coordinator": str, "--processes": int, "--process": int}
+_AFTER = {
+    "--config": "name a file or a built-in config after it",
+    "--coordinator": "write HOST:PORT of process 0 after it",
+    "--processes": "write the number of processes after it",
+    "--process": "write the number of this process, from 0, after it",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +33,8 @@ class Command:
       paths: words that are neither options nor `key=value`.
       settings: the `key=value` words.
       help: whether help is asked for.
+      hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
+        the fields of `hacpo_jax.parallel.hosts.Flags`.
       quiet: whether progress is not to be shown.
     """
 
@@ -34,6 +43,7 @@ class Command:
     paths: tuple[str, ...]
     settings: tuple[str, ...]
     help: bool
+    hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     quiet: bool = False
 
 
@@ -50,22 +60,38 @@ def parse(words: Sequence[str]) -> Command:
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
-    config, paths, settings = None, [], []
+    values, paths, settings = {}, [], []
     while rest:
         word = rest.pop(0)
-        if word == "--config" and (not rest or rest[0].startswith("--")):
-            raise UserError("--config", None, "name a file or a built-in config after it")
-        if word == "--config":
-            config = rest.pop(0)
-        elif word.startswith("--config="):
-            config = word.removeprefix("--config=")
+        option, equals, value = word.partition("=")
+        if option in _AFTER:
+            if not equals and (not rest or rest[0].startswith("--")):
+                raise UserError(option, None, _AFTER[option])
+            values[option] = value if equals else rest.pop(0)
         elif word.startswith("-"):
             raise UserError("option", word, f"unknown; {_option_remedy(word)}")
         elif "=" in word:
             settings.append(word)
         else:
             paths.append(word)
-    return Command(verb, config, tuple(paths), tuple(settings), asks_help, quiet)
+    hosts = _hosts(verb, values)
+    config = values.get("--config")
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, quiet)
+
+
+def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
+    """Options of runs of several processes."""
+    hosts: dict[str, Any] = {}
+    for option, kind in _HOST_OPTIONS.items():
+        if option not in values:
+            continue
+        value = values[option]
+        if verb not in (None, "train"):
+            raise UserError(option, value, f"{verb} runs in one process; only train takes it")
+        if kind is int and not (value.isascii() and value.isdigit()):
+            raise UserError(option, value, f"must be a whole number; {_AFTER[option]}")
+        hosts[option.removeprefix("--")] = kind(value)
+    return hosts
 
 
 def _verb(word: str) -> str:
@@ -81,7 +107,10 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    return "there are --config, --quiet and --help; settings are key=value words"
+    known = [*_AFTER, "--quiet", "--help"]
+    close = difflib.get_close_matches(word, known, n=1)
+    nearest = f"did you mean {close[0]}? " if close else ""
+    return f"{nearest}There are {', '.join(known)}; settings are key=value words"
 
 
 def refuse_paths(command: Command) -> None:

@@ -5,7 +5,8 @@ from hacpo_jax.config.agents import NewModel, NewTokenizer, WarmStart
 from hacpo_jax.config.agents import Optimizer as OptimizerConfig
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.evaluation import Draws, Evaluation
-from hacpo_jax.config.load import load_config, parse_config, save_config
+from hacpo_jax.config.load import config_text, load_config, parse_config, save_config
+from hacpo_jax.config.mesh import Mesh as MeshConfig
 from hacpo_jax.config.schema import Config, Sampling, Training
 from hacpo_jax.config.task import Arithmetic, Jsonl, Task
 from hacpo_jax.config.tracking import Tracking, Wandb
@@ -18,6 +19,7 @@ __all__ = [
     "Draws",
     "Evaluation",
     "Jsonl",
+    "MeshConfig",
     "NewModel",
     "NewTokenizer",
     "OptimizerConfig",
@@ -27,6 +29,7 @@ __all__ = [
     "Training",
     "Wandb",
     "WarmStart",
+    "config_text",
     "load_config",
     "parse_config",
     "save_config",

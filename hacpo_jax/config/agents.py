@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag, field_validator
 
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
+from hacpo_jax.config.mesh import Mesh
 
 
 class NewModel(Section):
@@ -132,6 +133,7 @@ class Agent(Section):
       optimizer: keys that differ from the top-level `optimizer`.
       algorithm: keys that differ from the top-level `algorithm`: agents may learn in different
         ways from the same answers.
+      mesh: keys that differ from the top-level `mesh`.
       lora: train adapters only, which are merged on export; null trains all parameters. Agents
         that adapt one directory share its weights, and those are the frozen start of a KL penalty.
       warm_start: supervised training first, if any.
@@ -153,5 +155,6 @@ class Agent(Section):
     chat_options: dict[str, Any] = Field(default={})
     optimizer: Optimizer = Optimizer()
     algorithm: Algorithm = Algorithm()
+    mesh: Mesh = Mesh()
     lora: Lora | None = None
     warm_start: WarmStart | None = None

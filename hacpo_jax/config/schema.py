@@ -9,6 +9,7 @@ from hacpo_jax.config.agents import Agent, NewModel, Optimizer
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
 from hacpo_jax.config.evaluation import BenchmarkDraws, Draws, Evaluation
+from hacpo_jax.config.mesh import Mesh
 from hacpo_jax.config.task import Arithmetic, Task
 from hacpo_jax.config.tracking import Tracking
 from hacpo_jax.errors import UserError
@@ -61,6 +62,9 @@ class Training(Section):
         `trainer`'s at the cost of one more pass; `auto` takes the sampler's in float32, where both
         agree, and the trainer's in bfloat16, where they differ by more than the own clip is wide.
       remat: recompute layers in the backward pass instead of storing them.
+      attention: its implementation over whole sequences: `xla` (plain), `cudnn` (flash attention of
+        NVIDIA GPUs from compute capability 8.0 on, in bfloat16) or `splash` (of TPUs); `auto` is
+        the platform's own where it can run the model, and `xla` elsewhere.
     """
 
     steps: int = Field(ge=1)
@@ -73,6 +77,7 @@ class Training(Section):
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     behavior_log_probs: Literal["auto", "sampler", "trainer"] = "auto"
     remat: bool = False
+    attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
 
 
 class Diagnostics(Section):
@@ -106,10 +111,14 @@ class Config(Section):
       seed: of new weights, data order and sampling.
       task: problems and verifier.
       agents: the policies.
+      placement: agents of different shapes take turns on all devices (`colocated`), or each has
+        devices of its own and all work at once (`partitioned`); `auto` takes the one that fits in
+        memory, and of two the one that a step is estimated to be faster with.
       algorithm: the objective of agents that name no other.
       sampling: how answers are drawn.
       training: the loop.
       optimizer: for agents that name no other.
+      mesh: of agents that name no other.
       evaluation: measuring.
       diagnostics: gradients, ratios and KL by source.
       tracking: showing the run elsewhere.
@@ -120,10 +129,12 @@ class Config(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     task: Task
     agents: list[Agent] = Field(min_length=1)
+    placement: Literal["auto", "colocated", "partitioned"] = "auto"
     algorithm: Algorithm = Algorithm()
     sampling: Sampling
     training: Training
     optimizer: Optimizer = Optimizer()
+    mesh: Mesh = Mesh()
     evaluation: Evaluation = Evaluation()
     diagnostics: Diagnostics = Diagnostics()
     tracking: Tracking = Tracking()

@@ -24,8 +24,8 @@ def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str
     meanings = _meanings(section)
     for name, info in section.model_fields.items():
         key, below = prefix + name, list(_sections(info.annotation))
-        # Laid out like `optimizer`, `algorithm` and `task.train`.
-        known = key in ("agents.N.optimizer", "agents.N.algorithm", "task.eval")
+        # Laid out like `optimizer`, `algorithm`, `mesh` and `task.train`.
+        known = key in ("agents.N.optimizer", "agents.N.algorithm", "agents.N.mesh", "task.eval")
         if known or not below or not _is_section_only(info.annotation):
             yield key, _default(name, info), meanings[name]
         if known:

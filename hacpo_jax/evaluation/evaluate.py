@@ -10,6 +10,9 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.evaluation.estimators import majority_at_k, pass_at_k, standard_error
 from hacpo_jax.evaluation.votes import classes
 from hacpo_jax.exchange import response_texts
+from hacpo_jax.parallel.hosts import ALONE, Hosts
+from hacpo_jax.parallel.layout import Layout, one_device
+from hacpo_jax.parallel.shares import whole
 from hacpo_jax.rollout import DecodeSpec, answer, answer_keys
 from hacpo_jax.tasks import Verifier
 from hacpo_jax.tasks.problems import Problems
@@ -104,6 +107,8 @@ def evaluate_group(
     seed: int,
     max_rows: int,
     places: Sequence[int] | None = None,
+    layout: Layout | None = None,
+    hosts: Hosts = ALONE,
 ) -> list[Graded]:
     """Answer every problem `samples` times with every agent of a group and grade the answers.
 
@@ -118,30 +123,51 @@ def evaluate_group(
       max_rows: answers of one agent decoded at a time.
       places: which problems, by their place; None is all of them. An answer does not depend on
         which others are drawn with it.
+      layout: where the parameters are; None is one device.
+      hosts: the processes that drive it, each of which answers and grades its share.
 
     Returns:
-      One result for each agent.
+      One result for each agent, the same in every process.
     """
+    layout = layout or one_device()
     chosen = range(len(problems)) if places is None else places
     keys = answer_keys(seed, group.indices, EVALUATION_STEP, chosen, samples)
     prompts = problems.prompts(group.indices[0], chosen)
-    rollouts = answer(params, prompts, keys, spec, max_rows=max_rows)
-    results = []
+    rollouts = answer(params, prompts, keys, spec, max_rows=max_rows, layout=layout)
+    mine = layout.mine(len(chosen))
+    golds = [problems.examples[chosen[i]].answer for i in mine for _ in range(samples)]
+    graded = []
     for a in range(len(group.agents)):
         lengths, stopped = rollouts.lengths[a], rollouts.stopped[a]
         rows = rollouts.tokens[a].reshape(-1, spec.max_new_tokens)
         ids = [row[:n].tolist() for row, n in zip(rows, lengths.flat, strict=True)]
         texts = response_texts(group.tokenizer, ids, stopped.reshape(-1).tolist())
-        golds = [problems.examples[i].answer for i in chosen for _ in range(samples)]
         verdicts = verifier.score(list(zip(texts, golds, strict=True)))
         shape = lengths.shape
-        results.append(
+        graded.append(
             Graded(
-                texts=[texts[i * samples : (i + 1) * samples] for i in range(len(chosen))],
-                rewards=np.array([v.reward for v in verdicts]).reshape(shape),
-                valid=np.array([v.valid for v in verdicts]).reshape(shape),
+                texts=[texts[i * samples : (i + 1) * samples] for i in range(len(mine))],
+                rewards=np.array([v.reward for v in verdicts], float).reshape(shape),
+                valid=np.array([v.valid for v in verdicts], bool).reshape(shape),
                 lengths=lengths,
                 stopped=stopped,
             )
         )
-    return results
+    return graded if hosts.count == 1 else _of_all(graded, hosts, len(chosen), group.name)
+
+
+def _of_all(graded: list[Graded], hosts: Hosts, count: int, name: str) -> list[Graded]:
+    """The answers of all processes to all problems."""
+    owners = np.arange(count) % hosts.count
+    numbers = [field for field in vars(graded[0]) if field != "texts"]
+    arrays = {field: np.stack([getattr(one, field) for one in graded]) for field in numbers}
+    found = whole(hosts, f"evaluation of {name}", arrays, owners)
+    parts = hosts.gather(f"evaluation of {name}: texts", [one.texts for one in graded])
+    every = [[part[a] for part in parts] for a in range(len(graded))]
+    return [
+        Graded(
+            texts=[texts[owner].pop(0) for owner in owners],
+            **{field: values[a] for field, values in found.items()},
+        )
+        for a, texts in enumerate(every)
+    ]

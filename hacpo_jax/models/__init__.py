@@ -4,13 +4,17 @@ from hacpo_jax.models.attention import KeyValues
 from hacpo_jax.models.config import Lora, ModelConfig, RopeScaling
 from hacpo_jax.models.decoder import Decoder
 from hacpo_jax.models.export import save_model, save_model_config
+from hacpo_jax.models.flash_attention import AttentionKind, choose_attention
 from hacpo_jax.models.functional import (
     abstract_params,
     abstract_trained,
+    base_axes,
     bind,
+    gathered,
     init_adapters,
     init_params,
     logical_axes,
+    trained_axes,
 )
 from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
 from hacpo_jax.models.hub import resolve_model
@@ -25,6 +29,7 @@ from hacpo_jax.models.weights import (
 
 __all__ = [
     "Adapted",
+    "AttentionKind",
     "Decoder",
     "KeyValues",
     "Lora",
@@ -32,10 +37,13 @@ __all__ = [
     "RopeScaling",
     "abstract_params",
     "abstract_trained",
+    "base_axes",
     "bind",
     "check_weights",
+    "choose_attention",
     "config_from_hf",
     "config_to_hf",
+    "gathered",
     "init_adapters",
     "init_params",
     "inspect_model",
@@ -46,4 +54,5 @@ __all__ = [
     "resolve_model",
     "save_model",
     "save_model_config",
+    "trained_axes",
 ]

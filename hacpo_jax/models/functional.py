@@ -9,10 +9,12 @@ from typing import Any
 
 import jax
 from flax import nnx, traverse_util
+from jax.typing import DTypeLike
 
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.decoder import Decoder
-from hacpo_jax.models.lora import Adapted, split, whole
+from hacpo_jax.models.lora import Adapted, base_of, split, trained, whole, with_base
+from hacpo_jax.parallel.rules import GATHERED, constrain_tree
 
 Params = dict[str, Any]
 
@@ -50,6 +52,25 @@ def abstract_trained(config: ModelConfig) -> Params:
 def init_adapters(config: ModelConfig, key: jax.Array) -> Params:
     """Fresh float32 adapters, which change nothing yet; the rest of the model is not made."""
     return split(nnx.to_pure_dict(nnx.split(Decoder(config, nnx.Rngs(params=key)))[1])).adapters
+
+
+def trained_axes(config: ModelConfig) -> Params:
+    """Names of the axes of the parameters that are trained."""
+    axes = logical_axes(config)
+    return axes if config.lora is None else split(axes).adapters
+
+
+def base_axes(config: ModelConfig) -> Params | None:
+    """Names of the axes of what adapters are trained on; None where there are none."""
+    return None if config.lora is None else split(logical_axes(config)).base
+
+
+def gathered(config: ModelConfig, params: Params | Adapted, dtype: DTypeLike) -> Params | Adapted:
+    """Parameters `[A, ...]` of a group in `dtype`, each whole but for `tensor` on every device."""
+    params = jax.tree.map(lambda x: x.astype(dtype), params)
+    own = constrain_tree(trained(params), trained_axes(config), GATHERED, lead=("agents",))
+    base = base_of(params)
+    return with_base(own, base and constrain_tree(base, base_axes(config), GATHERED))
 
 
 def bind(config: ModelConfig, params: Params | Adapted) -> Decoder:

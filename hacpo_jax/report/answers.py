@@ -48,10 +48,12 @@ def _rows(one: Ensemble) -> list[dict[str, Any]]:
     if steps:
         return [row for row in log.answers if row["step"] in (steps[0], steps[-1])]
     files = [] if log.directory is None else sorted((log.directory / "rollouts").glob("*.jsonl"))
-    drawn = read_rows(files[-1]) if files else []
+    # A run of several processes writes a file of each.
+    last = [path for path in files if path.name.split(".")[0] == files[-1].name.split(".")[0]]
     return [
         {**row, "benchmark": "training", "problem": row["prompt_id"], "agent": row["source"]}
-        for row in drawn
+        for path in last
+        for row in read_rows(path)
         if row["index"] == 0
     ]
 

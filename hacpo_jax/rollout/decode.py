@@ -6,9 +6,13 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.models import Decoder, KeyValues, ModelConfig, bind
+from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
 from hacpo_jax.models.lora import agent_axes
+from hacpo_jax.parallel.rules import constrain, over_agents
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
+
+CACHE_AXES = (None, "rows", None, "kv_heads")
+"""Of keys and values of generated tokens, `[L, P, G, kv_heads, C, D]`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +27,7 @@ class DecodeSpec:
       num_tokens: ids from here on are unknown to the tokenizer and never drawn.
       dtype: dtype of activations and cache.
       missing_ids: further ids that the tokenizer does not know.
+      attention: implementation of attention within prompts.
     """
 
     model: ModelConfig
@@ -32,6 +37,7 @@ class DecodeSpec:
     num_tokens: int
     dtype: jnp.dtype
     missing_ids: tuple[int, ...] = ()
+    attention: AttentionKind = "xla"
 
 
 @jax.tree_util.register_dataclass
@@ -80,18 +86,21 @@ def decode(
     Returns:
       The answers.
     """
+    params = gathered(spec.model, params, spec.dtype)
     valid = jnp.arange(prompts.shape[1]) >= prompts.shape[1] - prompt_lengths[:, None]  # [P, S]
 
     def prefill(params, keys):
         model = bind(spec.model, params)
         positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
-        hidden, prompt_cache = model.prefill(prompts, positions, valid, dtype=spec.dtype)
+        hidden, prompt_cache = model.prefill(
+            prompts, positions, valid, dtype=spec.dtype, attention=spec.attention
+        )
         last = jnp.broadcast_to(hidden[:, -1:], (*keys.shape, hidden.shape[-1]))
         state = _start(spec, keys.shape, active)
         return _draw_next(model, last, state, keys, jnp.zeros((), jnp.int32), spec), prompt_cache
 
     axes = agent_axes(params)
-    states, prompt_cache = jax.vmap(prefill, in_axes=(axes, 0))(params, keys)
+    states, prompt_cache = over_agents(prefill, (axes, 0))(params, keys)
 
     def advance(params, prompt_cache, keys, state: _State, step) -> _State:
         model, generated = bind(spec.model, params), step - 1  # the newest token is not cached yet
@@ -104,8 +113,8 @@ def decode(
 
     def body(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
         step, states = carry
-        over_agents = jax.vmap(advance, in_axes=(axes, 0, 0, 0, None))
-        return step + 1, over_agents(params, prompt_cache, keys, states, step)
+        advanced = over_agents(advance, (axes, 0, 0, 0, None))
+        return step + 1, advanced(params, prompt_cache, keys, states, step)
 
     def unfinished(carry: tuple[jax.Array, _State]) -> jax.Array:
         step, states = carry
@@ -130,9 +139,10 @@ def _start(spec: DecodeSpec, shape: tuple[int, ...], active: jax.Array) -> _Stat
     c = spec.model
     # The last token is drawn but never attended to, hence C - 1 positions.
     room = (c.num_layers, *shape, c.num_kv_heads, max(spec.max_new_tokens - 1, 1), c.head_dim)
+    empty = constrain(jnp.zeros(room, spec.dtype), *CACHE_AXES)
     return _State(
         newest=jnp.zeros(shape, jnp.int32),
-        cache=KeyValues(jnp.zeros(room, spec.dtype), jnp.zeros(room, spec.dtype)),
+        cache=KeyValues(empty, empty),
         responses=Responses(
             tokens=jnp.zeros((*shape, spec.max_new_tokens), jnp.int32),
             log_probs=jnp.zeros((*shape, spec.max_new_tokens), jnp.float32),
@@ -153,6 +163,7 @@ def _draw_next(
     """Draw token number `step` of every answer from `hidden` `[P, G, H]` and record it."""
     table = model.unembedding().astype(spec.dtype)
     logits = jnp.einsum("pgh,vh->pgv", hidden, table, preferred_element_type=jnp.float32)
+    logits = constrain(logits, "rows", None, "vocab")
     known = known_ids(logits.shape[-1], spec.num_tokens, spec.missing_ids)
     logits = jnp.where(known, logits, -jnp.inf)
     token_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys.reshape(-1), step)
@@ -173,5 +184,5 @@ def _draw_next(
 
 def _write(cache: jax.Array, new: jax.Array, *, at: jax.Array) -> jax.Array:
     """Put one position `[L, P, G, kv_heads, D]` into the cache at position `at`."""
-    update = new[..., None, :].astype(cache.dtype)
+    update = constrain(new[..., None, :].astype(cache.dtype), *CACHE_AXES)
     return jax.lax.dynamic_update_slice_in_dim(cache, update, at, axis=4)

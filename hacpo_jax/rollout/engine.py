@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hacpo_jax.parallel.layout import Layout, fetch, one_device
+from hacpo_jax.parallel.mesh import local_share
 from hacpo_jax.rollout.buckets import bucket
 from hacpo_jax.rollout.decode import DecodeSpec, decode
 
@@ -52,41 +54,46 @@ def answer(
     spec: DecodeSpec,
     *,
     max_rows: int,
+    layout: Layout | None = None,
 ) -> Rollouts:
     """Answer every prompt G times with every agent of a group.
 
-    Prompts are taken in chunks of at most `max_rows` answers; the last chunk is filled up with
-    rows that end at once, so one program serves all chunks of a prompt-length bucket.
+    Each process takes its share of the prompts, `layout.mine`. They are taken in chunks of at most
+    `max_rows` answers of all processes; what a chunk lacks is filled up with rows that end at once,
+    so one program serves all chunks of a prompt-length bucket.
 
     Args:
       params: parameters of the agents, `[A, ...]` each.
-      prompts: P lists of token ids, none empty.
+      prompts: P lists of token ids, none empty; the same in every process.
       keys: `[A, P, G]` typed PRNG keys from `answer_keys`.
       spec: what is static about the decode.
       max_rows: answers of one agent decoded at a time; at least G.
+      layout: where the parameters are; None is one device.
 
     Returns:
-      The answers, in the order of `prompts`.
+      The answers to this process's prompts, in order.
     """
-    num_samples = keys.shape[2]
-    chunk = min(max(max_rows // num_samples, 1), len(prompts))
-    width = bucket(max(map(len, prompts)))
+    layout = layout or one_device()
+    num_samples, width = keys.shape[2], bucket(max(map(len, prompts)))
+    mine = layout.mine(len(prompts))
+    share = local_share(len(prompts), layout.processes)  # of the process with most prompts
+    chunk = min(max(max_rows // (num_samples * layout.processes), 1), share)
+    chunk = layout.padded(chunk)
+    key_data = np.asarray(jax.random.key_data(keys))
     parts = []
-    for start in range(0, len(prompts), chunk):
-        rows = list(prompts[start : start + chunk])
-        filler = chunk - len(rows)
-        lengths = np.array([len(row) for row in rows] + [1] * filler, np.int32)
-        chunk_keys = keys[:, start : start + chunk]
-        if filler:
-            last = jnp.broadcast_to(keys[:, -1:], (keys.shape[0], filler, num_samples))
-            chunk_keys = jnp.concatenate([chunk_keys, last], axis=1)
-        active = np.arange(chunk) < len(rows)
-        padded = pad_left(rows + [[0]] * filler, width)
-        parts.append((len(rows), decode(params, padded, lengths, chunk_keys, active, spec=spec)))
+    for start in range(0, share, chunk):
+        chosen = mine[start : start + chunk]
+        filled = np.concatenate([chosen, np.zeros(chunk - len(chosen), int)])
+        active = np.arange(chunk) < len(chosen)
+        rows = [prompts[i] if on else [0] for i, on in zip(filled, active, strict=True)]
+        arrays = (pad_left(rows, width), np.array([len(row) for row in rows], np.int32), active)
+        padded, lengths, on = layout.put(arrays, "rows")
+        chunk_keys = layout.put(key_data[:, filled], "agents", "rows")
+        with layout.use():
+            wrapped = jax.random.wrap_key_data(chunk_keys)
+            parts.append((len(chosen), decode(params, padded, lengths, wrapped, on, spec=spec)))
     fields = [f.name for f in dataclasses.fields(Rollouts)]
+    found = [(n, fetch(responses)) for n, responses in parts]
     return Rollouts(
-        **{
-            name: np.concatenate([np.asarray(getattr(r, name))[:, :n] for n, r in parts], axis=1)
-            for name in fields
-        }
+        **{name: np.concatenate([getattr(r, name)[:, :n] for n, r in found], 1) for name in fields}
     )

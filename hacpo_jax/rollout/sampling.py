@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hacpo_jax.parallel.rules import num_shards
+
 BLOCK = 512
 
 
@@ -84,16 +86,23 @@ def _log_prob(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Find the block in which the cumulative sum passes the draw, then the token in that block."""
+    """Find the block in which the cumulative sum passes the draw, then the token in that block.
+
+    No block lies in two of the shards that the vocabulary is in.
+    """
     n, vocab = logits.shape
+    shards = num_shards("vocab", vocab)
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    weights = jnp.pad(weights, ((0, 0), (0, -vocab % BLOCK))).reshape(n, -1, BLOCK)
+    weights = weights.reshape(n, shards, -1)
+    size = weights.shape[2]
+    weights = jnp.pad(weights, ((0, 0), (0, 0), (0, -size % BLOCK))).reshape(n, -1, BLOCK)
     per_block = weights.sum(axis=-1)
     target = uniform * per_block.sum(axis=-1)
     block, before = _first_passing(per_block, target)
     within = jnp.take_along_axis(weights, block[:, None, None], axis=1)[:, 0]
     offset, _ = _first_passing(within, target - before)
-    return (block * BLOCK + offset).astype(jnp.int32)
+    shard, block = jnp.divmod(block, weights.shape[1] // shards)
+    return (shard * size + block * BLOCK + offset).astype(jnp.int32)
 
 
 def _first_passing(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

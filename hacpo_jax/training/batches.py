@@ -114,30 +114,43 @@ def _product(prompts: np.ndarray, sources: np.ndarray) -> np.ndarray:
 
 
 def mini_batch(
-    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], micro_batch_rows: int
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], size: int, micro_batches: int
 ) -> MiniBatch:
-    """One update's rows for all learners of a group, `[A, M, R, ...]`.
+    """One update's rows for all learners of a group that this process has, `[A, M, R, ...]`.
 
     Every given group of answers, then what is to be transferred for the learner's own prompts
-    among them, then filler that weighs nothing. The number of micro-batches is that of the groups
-    plus 0 or a power of two, so that few shapes are compiled.
+    among them, then filler that weighs nothing.
 
     Args:
       views: the learners' answers.
-      pairs: of each learner, `[B, 2]` from `update_order`.
-      micro_batch_rows: R at most.
+      pairs: of each learner, `[B, 2]` from `update_order`, prompts by their place in its view.
+      size: R.
+      micro_batches: M, enough for all rows; see `num_micro_batches`.
     """
-    places = [_places(view, chosen) for view, chosen in zip(views, pairs, strict=True)]
-    count = len(pairs[0]) * views[0].responses.shape[2]
-    size = min(micro_batch_rows, count)
-    needed, least = -(-max(map(len, places)) // size), -(-count // size)
-    extra = needed - least
-    micro_batches = least + (1 << (extra - 1).bit_length() if extra else 0)
-    batches = [
-        _cut(_rows(view, chosen, count), micro_batches, size)
-        for view, chosen in zip(views, places, strict=True)
-    ]
+    batches = []
+    for view, chosen in zip(views, pairs, strict=True):
+        rows = _rows(view, _places(view, chosen), len(chosen) * view.responses.shape[2])
+        batches.append(_cut(rows, micro_batches, size))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+
+
+def num_rows(view: LearnerView, pairs: np.ndarray) -> int:
+    """Rows of an update that this process has, what is to be transferred among them."""
+    return len(_places(view, pairs))
+
+
+def num_micro_batches(groups: int, rows: int, size: int) -> int:
+    """Micro-batches of an update: those of the groups plus 0 or a power of two, so that few shapes
+    are compiled.
+
+    Args:
+      groups: rows of the groups of answers, of the process that has most.
+      rows: all rows, of the process that has most.
+      size: R of a process.
+    """
+    least = -(-groups // size)
+    extra = -(-rows // size) - least
+    return least + (1 << (extra - 1).bit_length() if extra > 0 else 0)
 
 
 def _places(view: LearnerView, pairs: np.ndarray) -> np.ndarray:

@@ -12,7 +12,12 @@ import optax
 from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.models.lora import agent_axes
-from hacpo_jax.training.batches import LearnerView, mini_batch
+from hacpo_jax.parallel.layout import fetch
+from hacpo_jax.parallel.rules import over_agents
+from hacpo_jax.parallel.shares import gather_arrays
+from hacpo_jax.training.batches import LearnerView
+from hacpo_jax.training.cut import cut_updates
+from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.update import MiniBatch, UpdateSpec, gradients_of
 
@@ -28,7 +33,7 @@ def is_due(run: Run, step: int) -> bool:
 
 
 def diagnose(
-    run: Run, group: AgentGroup, params, views: list[LearnerView], step: int
+    run: Run, group: AgentGroup, params, drawn: Drawn, views: list[LearnerView], step: int
 ) -> list[dict[str, Any]]:
     """One row for each learner of a group, to be written to `diagnostics.jsonl`.
 
@@ -36,6 +41,7 @@ def diagnose(
       run: the run.
       group: the learners.
       params: their parameters before the step, `[A, ...]`.
+      drawn: the step's answers.
       views: what they train on, with reference log-probs.
       step: number of the step, from 1.
 
@@ -44,25 +50,28 @@ def diagnose(
       answers (HACPO, theorem 4.3; null where one is 0), `ratio/<source>`, a histogram of
       sequence ratios, and `kl` (k3, to the frozen start) and `entropy` in nats per token.
     """
-    own = _look_at(run, group, params, views, [view.learner for view in views])
+    name = f"step {step} look of {group.name} at"
+    own = _look_at(run, group, params, drawn, views, [view.learner for view in views], name)
     rows: list[dict[str, Any]] = [
         {
             "step": step,
             "agent": agent.name,
             "kl": float(own.kl[i]),
             "entropy": float(own.entropy[i]),
-            "ratio/own": _histogram(own, i),
+            "ratio/own": own.histograms[i],
         }
         for i, agent in enumerate(group.agents)
     ]
     # Every learner's first peer, then every learner's second: each answer is looked at once.
     for n in range(len(run.agents) - 1 if group.algorithm.shares_answers else 0):
         peers = [run.agents[n + (n >= view.learner)] for view in views]
-        look = _look_at(run, group, params, views, [peer.index for peer in peers])
-        cosines = jax.device_get(_cosines(own.gradient, look.gradient))
+        indices = [peer.index for peer in peers]
+        look = _look_at(run, group, params, drawn, views, indices, f"{name} {n}")
+        with run.layout(group).use():
+            cosines = fetch(_cosines(own.gradient, look.gradient))
         for i, (row, peer) in enumerate(zip(rows, peers, strict=True)):
             row[f"cosine/{peer.name}"] = float(cosines[i]) if np.isfinite(cosines[i]) else None
-            row[f"ratio/{peer.name}"] = _histogram(look, i)
+            row[f"ratio/{peer.name}"] = look.histograms[i]
     return rows
 
 
@@ -78,18 +87,45 @@ class _Look:
     entropy: jax.Array  # [A]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """One source's answers to each learner, on the host but for the gradient."""
+
+    gradient: dict  # [A, ...]
+    histograms: list[dict[str, list]]
+    kl: np.ndarray  # [A]
+    entropy: np.ndarray  # [A]
+
+
 def _look_at(
-    run: Run, group: AgentGroup, params, views: list[LearnerView], sources: list[int]
-) -> _Look:
+    run: Run,
+    group: AgentGroup,
+    params,
+    drawn: Drawn,
+    views: list[LearnerView],
+    sources: list[int],
+    name: str,
+) -> _Seen:
     """What each learner makes of the answers of the agent named for it."""
-    prompts = range(len(views[0].prompts))
+    prompts = range(len(drawn.indices))
     pairs = [np.array([(j, p) for p in prompts]) for j in sources]
     # Rescues are another loss.
     no_weight = np.zeros_like(views[0].transfer_weight)
     alone = [dataclasses.replace(view, transfer_weight=no_weight) for view in views]
-    batch = mini_batch(alone, pairs, run.config.training.micro_batch_rows)
+    (rows,) = cut_updates(run, group, drawn, alone, [pairs], f"{name}: rows")
     spec = dataclasses.replace(run.update_spec(group), kl_coef=0.0, entropy_coef=0.0)
-    return _look(params, batch, np.array(group.indices), spec=spec)
+    layout = run.layout(group)
+    with layout.use():
+        batch = layout.put(rows, "agents", None, "rows")
+        look = _look(params, batch, np.array(group.indices), spec=spec)
+        ratios, counted = fetch((look.ratio, look.counted))
+        kl, entropy = fetch((look.kl, look.entropy))
+    counts = [np.histogram(r[on], RATIO_EDGES)[0] for r, on in zip(ratios, counted, strict=True)]
+    parts = gather_arrays(run.hosts, f"{name}: ratios", {"counts": np.array(counts)})
+    total = np.sum([part["counts"] for part in parts], axis=0)
+    edges = RATIO_EDGES[:-1].tolist()
+    histograms = [{"edges": edges, "counts": row.tolist()} for row in total]
+    return _Seen(look.gradient, histograms, kl, entropy)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -108,8 +144,7 @@ def _look(params, batch: MiniBatch, learners, *, spec: UpdateSpec) -> _Look:
             entropy=objectives.mean_log_prob(entropy, samples.mask).sum() / count,
         )
 
-    over_agents = jax.vmap(one_agent, in_axes=(agent_axes(params), 0, 0))
-    return over_agents(params, batch, learners)
+    return over_agents(one_agent, (agent_axes(params), 0, 0))(params, batch, learners)
 
 
 @jax.jit
@@ -120,10 +155,4 @@ def _cosines(one, two) -> jax.Array:
         product = jnp.asarray(optax.tree.vdot(one, two))
         return product / jnp.asarray(optax.tree.norm(one) * optax.tree.norm(two))
 
-    return jax.vmap(cosine)(one, two)
-
-
-def _histogram(look: _Look, member: int) -> dict[str, list]:
-    ratios = np.asarray(look.ratio[member])[np.asarray(look.counted[member])]
-    counts, _ = np.histogram(ratios, RATIO_EDGES)
-    return {"edges": RATIO_EDGES[:-1].tolist(), "counts": counts.tolist()}
+    return over_agents(cosine)(one, two)

@@ -9,9 +9,10 @@ from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params
+from hacpo_jax.parallel.shares import gather_arrays, whole
 from hacpo_jax.rollout import Rollouts, answer, answer_keys
 from hacpo_jax.tasks.problems import step_indices
-from hacpo_jax.training.drawn import Drawn, answer_texts, join
+from hacpo_jax.training.drawn import Drawn, answer_texts, join, num_drifted
 from hacpo_jax.training.metrics import StepTimes
 from hacpo_jax.training.objective import Feedback, make_objective
 from hacpo_jax.training.rescore import rescore
@@ -40,7 +41,7 @@ def draw(
     count, rounds = training.prompts_per_step, training.prompt_rounds
     while True:
         indices = step_indices(run.config.seed, len(run.train), count, block)
-        parts.append(_draw_block(run, policies, indices, step, times))
+        parts.append(_draw_block(run, policies, indices, step, block, times))
         block += 1
         if rounds == 1:
             return parts[0], np.arange(count), block
@@ -91,39 +92,78 @@ def _draw_block(
     policies: Sequence[Params | Adapted],
     indices: np.ndarray,
     step: int,
+    block: int,
     times: StepTimes,
 ) -> Drawn:
     """Every agent answers; answers are graded while others still draw."""
-    samples = run.config.training.group_size
-    rollouts, texts, gradings = [], {}, {}
+    samples, layout = run.config.training.group_size, run.layouts[0]
+    mine = layout.mine(len(indices))
     gaps = np.zeros(len(run.agents)) if run.rescores else None
-    golds = [run.train.examples[i].answer for i in indices for _ in range(samples)]
-    for g, group in enumerate(run.groups):
+    golds = [run.train.examples[i].answer for i in indices[mine] for _ in range(samples)]
+    texts, gradings = {}, {}
+
+    def draw_group(g: int, group: AgentGroup) -> Rollouts:
         with times.measure("rollout", g):
-            rollouts.append(_answer(run, group, policies[g], indices, step))
+            rollouts = _answer(run, group, policies[g], indices, step)
         if gaps is not None:
             with times.measure("rescore", g):
-                rollouts[g], found = rescore(run, group, policies[g], rollouts[g], indices)
+                rollouts, found = rescore(run, group, policies[g], rollouts, indices)
             gaps[group.indices] = found
         for member, agent in enumerate(group.agents):
-            texts[agent.index] = answer_texts(group, rollouts[g], member)
+            texts[agent.index] = answer_texts(group, rollouts, member)
             pairs = list(zip(texts[agent.index], golds, strict=True))
             gradings[agent.index] = run.verifier.submit(pairs)
+        return rollouts
+
+    rollouts = run.each_group(draw_group)
     with times.measure("verify"):
         verdicts = [gradings[agent.index].result() for agent in run.agents]
-    shape = (len(run.agents), len(indices), samples)
-    lengths = np.zeros(shape, int)
-    for group, found in zip(run.groups, rollouts, strict=True):
-        lengths[group.indices] = found.lengths
-    valid = np.array([[v.valid for v in row] for row in verdicts]).reshape(shape)
+    owners = np.arange(len(indices)) % layout.processes
+    found, drift = _of_all(run, rollouts, verdicts, owners, f"block {block}")
+    if gaps is not None:
+        parts = gather_arrays(run.hosts, f"block {block} gaps", {"gaps": gaps})
+        gaps = np.max([part["gaps"] for part in parts], axis=0)
     return Drawn(
         indices=indices,
+        owners=owners,
+        process=run.hosts.index,
         rollouts=tuple(rollouts),
         texts=tuple(texts[agent.index] for agent in run.agents),
-        rewards=np.array([[v.reward for v in row] for row in verdicts], np.float32).reshape(shape),
-        valid=valid & (lengths > 0),
+        drift=drift,
         gaps=gaps,
+        **found,
     )
+
+
+def _of_all(
+    run: Run, rollouts: Sequence[Rollouts], verdicts: list[list], owners: np.ndarray, name: str
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """How the answers of all processes did, and the share of each agent's that drift."""
+    first = rollouts[0].lengths
+    shape = (len(run.agents), *first.shape[1:])  # [A, p, G]
+    lengths, sampled = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    stopped, drifted = np.zeros(shape, bool), np.zeros(len(run.agents), np.int64)
+    for group, own in zip(run.groups, rollouts, strict=True):
+        lengths[group.indices], stopped[group.indices] = own.lengths, own.stopped
+        sampled[group.indices] = own.log_probs.sum(axis=-1)
+        drifted[group.indices] = [num_drifted(group, own, m) for m in range(len(group.agents))]
+    rewards = np.array([[v.reward for v in row] for row in verdicts], np.float32).reshape(shape)
+    valid = np.array([[v.valid for v in row] for row in verdicts], bool).reshape(shape)
+    found = whole(
+        run.hosts,
+        name,
+        {
+            "rewards": rewards,
+            "valid": valid & (lengths > 0),
+            "lengths": lengths,
+            "stopped": stopped,
+            "sampled": sampled,
+        },
+        owners,
+    )
+    parts = gather_arrays(run.hosts, f"{name} drift", {"drifted": drifted})
+    total = np.sum([part["drifted"] for part in parts], axis=0)
+    return found, total / max(found["lengths"][0].size, 1)
 
 
 def _answer(
@@ -132,6 +172,11 @@ def _answer(
     keys = answer_keys(
         run.config.seed, group.indices, step, indices.tolist(), run.config.training.group_size
     )
-    prompts = run.train.prompts(group.indices[0], indices.tolist())
-    max_rows = run.config.sampling.max_rows
-    return answer(params, prompts, keys, run.sampling_spec(group), max_rows=max_rows)
+    return answer(
+        params,
+        run.train.prompts(group.indices[0], indices.tolist()),
+        keys,
+        run.sampling_spec(group),
+        max_rows=run.config.sampling.max_rows,
+        layout=run.layout(group),
+    )

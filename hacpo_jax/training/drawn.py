@@ -14,22 +14,47 @@ from hacpo_jax.rollout import Rollouts
 class Drawn:
     """What all agents answered to P problems.
 
+    Every process knows how all answers did, and holds those to its own p problems.
+
     Args:
       indices: `[P]` of the problems among the training problems.
-      rollouts: per group.
-      texts: per agent, P·G answers without end tokens.
+      owners: `[P]` the process that holds the answers to each.
+      process: this one.
+      rollouts: per group, to the p problems of this process.
+      texts: per agent, p·G answers without end tokens.
       rewards: `[A, P, G]`.
       valid: `[A, P, G]`, False if the verifier failed or the answer has no token.
+      lengths: `[A, P, G]` tokens.
+      stopped: `[A, P, G]`, False where the answer was cut off.
+      sampled: `[A, P, G]` sum of the log-probs of the answer's tokens.
+      drift: `[A]` share of answers that decoding and encoding would change: their own learner
+        keeps the ids, but a peer never sees exactly them.
       gaps: `[A]`, largest difference between sampler's and trainer's log-prob of one token; None
         unless the trainer scored the answers again.
     """
 
     indices: np.ndarray
+    owners: np.ndarray
+    process: int
     rollouts: tuple[Rollouts, ...]
     texts: tuple[list[str], ...]
     rewards: np.ndarray
     valid: np.ndarray
+    lengths: np.ndarray
+    stopped: np.ndarray
+    sampled: np.ndarray
+    drift: np.ndarray
     gaps: np.ndarray | None
+
+    @property
+    def mine(self) -> np.ndarray:
+        """`[p]` places among the P problems of those whose answers are here."""
+        return np.flatnonzero(self.owners == self.process)
+
+    @property
+    def share(self) -> int:
+        """Problems of the process that has most of them."""
+        return int(np.bincount(self.owners).max())
 
     def successes(self, max_reward: float) -> np.ndarray:
         """`[A, P, G]`, which answers count as solved: valid, with more than half of the reward."""
@@ -38,20 +63,24 @@ class Drawn:
     def take(self, places: np.ndarray) -> "Drawn":
         """The answers to some of the problems, by place among the P."""
         samples = self.rewards.shape[2]
-        return Drawn(
+        here = np.searchsorted(self.mine, places[self.owners[places] == self.process])
+        return dataclasses.replace(
+            self,
             indices=self.indices[places],
+            owners=self.owners[places],
             rollouts=tuple(
-                Rollouts(**{name: values[:, places] for name, values in vars(r).items()})
+                Rollouts(**{name: values[:, here] for name, values in vars(r).items()})
                 for r in self.rollouts
             ),
             texts=tuple(
-                [rows[p * samples + g] for p in places for g in range(samples)]
-                for rows in self.texts
+                [rows[p * samples + g] for p in here for g in range(samples)] for rows in self.texts
             ),
-            rewards=self.rewards[:, places],
-            valid=self.valid[:, places],
-            gaps=self.gaps,
+            **{name: getattr(self, name)[:, places] for name in OF_ALL},
         )
+
+
+OF_ALL = ("rewards", "valid", "lengths", "stopped", "sampled")
+"""What every process knows of all answers."""
 
 
 def join(parts: Sequence[Drawn]) -> Drawn:
@@ -61,14 +90,16 @@ def join(parts: Sequence[Drawn]) -> Drawn:
     agents = zip(*(part.texts for part in parts), strict=True)
     return Drawn(
         indices=np.concatenate([part.indices for part in parts]),
+        owners=np.concatenate([part.owners for part in parts]),
+        process=parts[0].process,
         rollouts=tuple(
             Rollouts(**{name: _joined([vars(r)[name] for r in rounds]) for name in vars(rounds[0])})
             for rounds in groups
         ),
         texts=tuple([text for rows in rounds for text in rows] for rounds in agents),
-        rewards=_joined([part.rewards for part in parts]),
-        valid=_joined([part.valid for part in parts]),
+        drift=np.average([part.drift for part in parts], 0, [len(p.indices) for p in parts]),
         gaps=np.max(gaps, axis=0) if gaps else None,
+        **{name: _joined([getattr(part, name) for part in parts]) for name in OF_ALL},
     )
 
 
@@ -77,7 +108,7 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def answer_ids(rollouts: Rollouts, member: int) -> list[list[int]]:
-    """Sampled ids of a group's agent number `member`, P·G lists, end tokens included."""
+    """Sampled ids of a group's agent number `member`, p·G lists, end tokens included."""
     tokens = rollouts.tokens[member].reshape(-1, rollouts.tokens.shape[-1])
     return [
         row[:length].tolist()
@@ -91,8 +122,7 @@ def answer_texts(group: AgentGroup, rollouts: Rollouts, member: int) -> list[str
     return response_texts(group.tokenizer, answer_ids(rollouts, member), stopped)
 
 
-def answer_drift(group: AgentGroup, rollouts: Rollouts, member: int) -> float:
-    """Share of an agent's answers that decoding and encoding would change: its own learner keeps
-    their ids, but a peer never sees exactly them."""
+def num_drifted(group: AgentGroup, rollouts: Rollouts, member: int) -> int:
+    """How many of an agent's answers decoding and encoding would change."""
     stopped = rollouts.stopped[member].reshape(-1).tolist()
-    return drift(group.tokenizer, answer_ids(rollouts, member), stopped).share
+    return drift(group.tokenizer, answer_ids(rollouts, member), stopped).changed

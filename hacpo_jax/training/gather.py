@@ -18,6 +18,7 @@ from hacpo_jax.exchange import (
     reencode,
     transfer_trace,
 )
+from hacpo_jax.parallel.shares import gather_arrays
 from hacpo_jax.rollout import bucket
 from hacpo_jax.training.batches import LearnerView, pad_prompts, pad_responses, pad_right
 from hacpo_jax.training.drawn import Drawn, answer_ids
@@ -62,6 +63,8 @@ class _Taken:
 
     def put(self, source: int, records: Sequence) -> None:
         """Fill in what one source's records say."""
+        if not records:
+            return
 
         def column(field: str) -> np.ndarray:
             return np.reshape([getattr(r, field) for r in records], self.rewards.shape[1:])
@@ -128,25 +131,49 @@ def learner_views(
       token, and for aligned traces `peer/several_words` and `peer/tokens_per_segment`.
     """
     algorithm, encoded = group.algorithm, Encoded()
-    prompts = pad_prompts(run.train.prompts(group.indices[0], drawn.indices.tolist()))
-    longest = _peer_limit(group, int(prompts[1].max()))
+    everybodys = pad_prompts(run.train.prompts(group.indices[0], drawn.indices.tolist()))
+    longest = _peer_limit(group, int(everybodys[1].max()))
+    prompts = (everybodys[0][drawn.mine], everybodys[1][drawn.mine])
     taken = [_take(run, agent, drawn, exchange, longest, encoded) for agent in group.agents]
-    width = bucket(max(len(row) for one in taken for rows in one.rows for row in rows))
+    width, counts = _of_all(run, group, taken, step)
     own = drawn.rollouts[run.groups.index(group)]
     reference_log_probs = (
         np.zeros_like(own.log_probs)
         if reference is None
-        else policy_log_probs(run, group, reference, own.tokens, own.lengths, drawn.indices)
+        else policy_log_probs(
+            run, group, reference, own.tokens, own.lengths, drawn.indices, drawn.owners
+        )
     )
     log_probs = zip(own.log_probs, reference_log_probs, strict=True)
     views = [
-        _view(run, agent, one, prompts, width, *of_agent, ratio, step)
+        _view(run, agent, one, drawn, prompts, width, *of_agent, ratio, step)
         for agent, one, of_agent in zip(group.agents, taken, log_probs, strict=True)
     ]
     if algorithm.name == "prp" and algorithm.prp.denominator == "learner_snapshot":
-        views = _with_snapshots(run, group, params, views, drawn.indices)
+        views = _with_snapshots(run, group, params, views, drawn)
     traced = peer_records(algorithm) is Trace
-    return views, [one.counts.metrics(traced) for one in taken]
+    return views, [count.metrics(traced) for count in counts]
+
+
+def _of_all(
+    run: Run, group: AgentGroup, taken: Sequence[_Taken], step: int
+) -> tuple[int, list[_Counts]]:
+    """The width that holds the answers of every process, and their counts for each learner."""
+    longest = max((len(row) for one in taken for rows in one.rows for row in rows), default=0)
+    rows = [dataclasses.astuple(one.counts) for one in taken]
+    counts = np.array([[*row, *alignment] for *row, alignment in rows])
+    parts = gather_arrays(
+        run.hosts,
+        f"step {step} answers for {group.name}",
+        {"longest": np.array(longest), "counts": counts},
+    )
+    total = np.sum([part["counts"] for part in parts], axis=0).tolist()
+    width = bucket(max(int(part["longest"]) for part in parts))
+    summed = [
+        _Counts(taken, dropped, ours, theirs, AlignmentReport(*alignment))
+        for taken, dropped, ours, theirs, *alignment in total
+    ]
+    return width, summed
 
 
 def _take(
@@ -154,7 +181,8 @@ def _take(
 ) -> _Taken:
     """A learner's own answers, and of its peers' what its objective asks for."""
     k, algorithm = learner.index, learner.algorithm
-    taken = _Taken.nothing(drawn.rewards.shape)
+    shape = drawn.rewards.shape
+    taken = _Taken.nothing((shape[0], len(drawn.mine), shape[2]))
     g, member = run.place(learner)
     taken.put(k, exchange.own(learner.name))
     taken.rows[k] = answer_ids(drawn.rollouts[g], member)
@@ -229,6 +257,7 @@ def _view(
     run: Run,
     learner: Agent,
     taken: _Taken,
+    drawn: Drawn,
     prompts: tuple[np.ndarray, np.ndarray],
     width: int,
     own_log_probs: np.ndarray,
@@ -245,8 +274,10 @@ def _view(
     keep_eos = is_own | algorithm.eos_in_ratio
     counted = np.where(taken.valid, lengths, 0)
     without_eos = np.maximum(counted - taken.stopped, 0)
-    rng = np.random.default_rng([run.config.seed, step, learner.index, 3])
     rescuers = taken.rescuers & (lengths > 0)
+    # One for each problem: what is picked does not depend on which process has it.
+    seeds = [run.config.seed, step, learner.index, 3]
+    rngs = [np.random.default_rng([*seeds, problem]) for problem in drawn.indices[drawn.mine]]
     return LearnerView(
         learner=learner.index,
         prompts=prompts[0],
@@ -257,7 +288,7 @@ def _view(
         behavior_mean_log_prob=np.where(keep_eos, taken.mean, taken.mean_without_eos),
         old_log_probs=old_log_probs,
         reference_log_probs=_fit(reference_log_probs, width),
-        transfer_weight=transfer_weights(rescuers, lengths, algorithm.rescue.pick, rng),
+        transfer_weight=transfer_weights(rescuers, lengths, algorithm.rescue.pick, rngs),
         transfer_lengths=lengths,
     )
 
@@ -273,7 +304,7 @@ def _advantages(run: Run, learner: Agent, taken: _Taken, ratio: jax.Array) -> np
 
 
 def _with_snapshots(
-    run: Run, group: AgentGroup, params, views: list[LearnerView], indices: np.ndarray
+    run: Run, group: AgentGroup, params, views: list[LearnerView], drawn: Drawn
 ) -> list[LearnerView]:
     """The same views with peers' answers scored by the learners as they are before the step."""
     peers = [[j for j in range(len(run.agents)) if j != view.learner] for view in views]
@@ -286,7 +317,7 @@ def _with_snapshots(
     pairs = list(zip(views, peers, strict=True))
     tokens = np.stack([by_prompt(view.responses[others]) for view, others in pairs])
     lengths = np.stack([by_prompt(view.response_lengths[others]) for view, others in pairs])
-    scored = policy_log_probs(run, group, params, tokens, lengths, indices)
+    scored = policy_log_probs(run, group, params, tokens, lengths, drawn.indices, drawn.owners)
     found = []
     for (view, others), values in zip(pairs, scored, strict=True):
         whole, shape = view.old_log_probs.copy(), view.responses[others].shape

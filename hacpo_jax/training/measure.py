@@ -77,4 +77,6 @@ def _evaluate(
         seed=run.config.seed,
         max_rows=run.config.sampling.max_rows,
         places=places,
+        layout=run.layout(group),
+        hosts=run.hosts,
     )

@@ -38,13 +38,11 @@ class StepTimes:
 def own_metrics(run: Run, agent: Agent, drawn: Drawn, history: np.ndarray, ratio) -> Metrics:
     """How one agent's own answers did, and how able it is beside its peers."""
     k = agent.index
-    g, member = run.place(agent)
-    rollouts, valid = drawn.rollouts[g], drawn.valid[k]
+    valid, lengths = drawn.valid[k], drawn.lengths[k]
     rewards = drawn.rewards[k][valid]
     groups = [row[ok] for row, ok in zip(drawn.rewards[k], valid, strict=True)]
     known = history[:, k][~np.isnan(history[:, k])]
-    lengths = rollouts.lengths[member]
-    sampled = rollouts.log_probs[member].sum() / max(lengths.sum(), 1)
+    sampled = drawn.sampled[k].sum() / max(lengths.sum(), 1)
     solved = np.any(drawn.successes(run.config.algorithm.max_reward), axis=-1)  # [A, P]
     return {
         "reward/mean": _mean(rewards),
@@ -59,7 +57,7 @@ def own_metrics(run: Run, agent: Agent, drawn: Drawn, history: np.ndarray, ratio
         },
         "entropy/sampled": -float(sampled),
         "response_length/mean": float(lengths.mean()),
-        "truncated": float((~rollouts.stopped[member]).mean()),
+        "truncated": float((~drawn.stopped[k]).mean()),
         "invalid": int((~valid).sum()),
     }
 

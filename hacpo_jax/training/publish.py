@@ -15,12 +15,12 @@ from hacpo_jax.training.run import Run
 
 
 def publish(run: Run, records: Sequence[Sequence[Rollout]], places: np.ndarray) -> Exchange:
-    """The exchange of a step.
+    """The exchange of a step, with this process's answers.
 
     Args:
       run: the run.
       records: of each agent, from `make_records`.
-      places: `[P]`, the problems whose answers are learned from, by place among those drawn.
+      places: those of the problems whose answers are learned from, among this process's.
     """
     exchange, samples = (
         Exchange([agent.name for agent in run.agents]),
@@ -33,24 +33,26 @@ def publish(run: Run, records: Sequence[Sequence[Rollout]], places: np.ndarray) 
 
 
 def make_records(run: Run, agent: Agent, drawn: Drawn, step: int) -> list[Rollout]:
-    """One agent's answers, prompt by prompt: as traces if any learner takes those."""
+    """One agent's answers, prompt by prompt, that this process has: as traces if any learner takes
+    those."""
     g, member = run.place(agent)
     rollouts, texts = drawn.rollouts[g], drawn.texts[agent.index]
     ids = answer_ids(rollouts, member)
     stopped = rollouts.stopped[member].reshape(-1)
     log_probs = rollouts.log_probs[member].reshape(len(ids), -1)
     mean, mean_without_eos = _means(log_probs, rollouts.lengths[member].reshape(-1), stopped)
-    rewards, valid = drawn.rewards[agent.index], drawn.valid[agent.index]
+    mine = drawn.mine
+    rewards, valid = drawn.rewards[agent.index, mine], drawn.valid[agent.index, mine]
     scale = agent.algorithm.grpo.scale
     advantages = objectives.group_advantages(jnp.asarray(rewards), scale=scale, valid=valid)
     advantages = np.asarray(advantages).reshape(-1)
-    success = drawn.successes(run.config.algorithm.max_reward)[agent.index].reshape(-1)
+    success = drawn.successes(run.config.algorithm.max_reward)[agent.index, mine].reshape(-1)
     rewards, valid = rewards.reshape(-1), valid.reshape(-1)
     traced = any(peer_records(learner.algorithm) is Trace for learner in run.agents)
     num_samples = run.config.training.group_size
     records = []
     for i, row in enumerate(ids):
-        problem = drawn.indices[i // num_samples]
+        problem = drawn.indices[mine[i // num_samples]]
         fields: dict[str, Any] = {
             "step": step,
             "prompt_id": run.train.examples[problem].id,

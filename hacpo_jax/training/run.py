@@ -1,8 +1,10 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +12,18 @@ import jax.numpy as jnp
 from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
+from hacpo_jax.models import AttentionKind, choose_attention
+from hacpo_jax.parallel.hosts import ALONE, Hosts
+from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
+from hacpo_jax.training.places import lay_out
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
+
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Run:
       config: as resolved.
       agents: all agents, by index.
       groups: the same agents as they are trained together.
+      layouts: where each group works.
+      hosts: the processes that drive the run.
       train: problems to learn from.
       benchmarks: problems to measure on, by name.
       verifier: grades answers; close it when done.
@@ -35,6 +45,8 @@ class Run:
     config: Config
     agents: tuple[Agent, ...]
     groups: tuple[AgentGroup, ...]
+    layouts: tuple[Layout, ...]
+    hosts: Hosts
     train: Problems
     benchmarks: dict[str, Problems]
     verifier: Verifier
@@ -46,6 +58,32 @@ class Run:
             if agent.index in group.indices:
                 return g, group.indices.index(agent.index)
         raise ValueError(f"agent {agent.name!r} is in no group of this run")
+
+    def layout(self, group: AgentGroup) -> Layout:
+        """Where a group, or a part of one, works."""
+        return self.layouts[self.place(group.agents[0])[0]]
+
+    def each_group(
+        self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
+    ) -> list[Result]:
+        """What `work` makes of every group and its number: in turn, or at the same time where
+        groups have devices of their own.
+
+        Args:
+          work: called once for each group.
+          talks: whether it exchanges anything with other processes, which all must do in turn.
+        """
+        pairs = list(enumerate(self.groups))
+        if not self.partitioned or (talks and self.hosts.count > 1):
+            return [work(g, group) for g, group in pairs]
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            return list(pool.map(lambda pair: work(*pair), pairs))
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether no device belongs to two groups."""
+        meshes = [set(layout.mesh.devices.flat) for layout in self.layouts]
+        return len(meshes) > 1 and len(set().union(*meshes)) == sum(map(len, meshes))
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
@@ -65,6 +103,10 @@ class Run:
         """Whether the trainer scores own answers again before the first update of a step."""
         chosen = self.config.training.behavior_log_probs
         return self.dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
+
+    def attention(self, group: AgentGroup) -> AttentionKind:
+        """Which implementation of attention a group runs."""
+        return _attention(self.config, group, self.layout(group), self.dtype)
 
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
@@ -86,6 +128,7 @@ class Run:
             num_tokens=group.tokenizer.size,
             missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
+            attention=self.attention(group),
         )
 
     def policy_spec(self, group: AgentGroup) -> PolicySpec:
@@ -97,6 +140,7 @@ class Run:
             missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
             remat=self.config.training.remat,
+            attention=self.attention(group),
         )
 
     def update_spec(self, group: AgentGroup) -> UpdateSpec:
@@ -113,12 +157,15 @@ class Run:
         )
 
 
-def prepare(config: Config, saved: Path | None = None, *, training: bool = True) -> Run:
+def prepare(
+    config: Config, saved: Path | None = None, hosts: Hosts = ALONE, *, training: bool = True
+) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
 
     Args:
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
+      hosts: the processes that drive the run, of which this is one.
       training: whether there is training; without it no training problem is read.
 
     Raises:
@@ -132,6 +179,11 @@ def prepare(config: Config, saved: Path | None = None, *, training: bool = True)
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
+    groups = tuple(group_agents(agents))
+    layouts = lay_out(groups)
+    dtype = compute_dtype(config.training.compute_dtype)
+    for group, layout in zip(groups, layouts, strict=True):
+        _attention(config, group, layout, dtype)
     train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(
@@ -152,11 +204,13 @@ def prepare(config: Config, saved: Path | None = None, *, training: bool = True)
     return Run(
         config=config,
         agents=tuple(agents),
-        groups=tuple(group_agents(agents)),
+        groups=groups,
+        layouts=layouts,
+        hosts=hosts,
         train=train,
         benchmarks=benchmarks,
         verifier=verifier,
-        dtype=compute_dtype(config.training.compute_dtype),
+        dtype=dtype,
     )
 
 
@@ -177,6 +231,12 @@ def _train_problems(
             f"there are only {len(train)} training problems; lower it or add problems",
         )
     return train
+
+
+def _attention(config: Config, group: AgentGroup, layout: Layout, dtype) -> AttentionKind:
+    """By the devices that the group's programs are compiled for, which need not be there."""
+    device = layout.mesh.devices.flat[0]
+    return choose_attention(config.training.attention, group.model, dtype, device=device)
 
 
 def compute_dtype(name: str) -> jnp.dtype:

@@ -1,7 +1,7 @@
 """Algorithm 1 of HACPO: one step of all agents."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,15 +13,15 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Rollout
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params, with_base
-from hacpo_jax.training.batches import LearnerView, mini_batch, update_order
+from hacpo_jax.parallel.layout import fetch
+from hacpo_jax.training.cut import cut_updates, updates_of
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
-from hacpo_jax.training.drawn import answer_drift
 from hacpo_jax.training.gather import learner_views
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.publish import make_records, publish
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.update import LearnerState, update
+from hacpo_jax.training.update import LearnerState, MiniBatch, update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,40 +97,58 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     # 5. Every learner: gather own and cross samples in its own tokens, and update once per
     # mini-batch. What is shared is fixed before any update.
     used = drawn.take(chosen)
-    exchange = publish(run, records, chosen)
-    learners, metrics, diagnostics = [], {}, []
-    for g, group in enumerate(run.groups):
+    exchange = publish(run, records, np.flatnonzero(np.isin(drawn.mine, chosen)))
+
+    def share(g: int, group: AgentGroup) -> _Shared:
         params, wanted = policies[g], group.algorithm.kl_coef or is_due(run, step)
         reference = frozen[g].reference_policy() if wanted else None
         with times.measure("share", g):
-            views, shared = learner_views(
+            views, counts = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
             )
+        looks = []
         if is_due(run, step):
             with times.measure("diagnose", g):
-                diagnostics += diagnose(run, group, params, views, step)
+                looks = diagnose(run, group, params, used, views, step)
+        updates = updates_of(run, group, views, state.step)
+        batches = cut_updates(run, group, used, views, updates, f"step {step} rows of {group.name}")
+        return _Shared(counts, looks, batches)
+
+    def learn(g: int, group: AgentGroup) -> tuple[LearnerState, list[Metrics]]:
         with times.measure("update", g):
-            learner, updates = _update_group(
-                run, group, state.learners[g], frozen[g].base, views, state.step
-            )
-        learners.append(learner)
-        for member, agent in enumerate(group.agents):
-            rollouts = drawn.rollouts[g]
-            metrics[agent.index] = {
+            return _update_group(run, group, state.learners[g], frozen[g].base, shared[g].batches)
+
+    shared = run.each_group(share, talks=True)
+    learned, rows = run.each_group(learn), []
+    for agent in run.agents:
+        g, member = run.place(agent)
+        learner, updates = learned[g]
+        rows.append(
+            {
                 "step": step,
                 "agent": agent.name,
                 **own_metrics(run, agent, drawn, history, ratio),
                 **update_metrics(updates, member, agent, run),
-                **shared[member],
+                **shared[g].counts[member],
                 **({} if drawn.gaps is None else {"sampler_gap": float(drawn.gaps[agent.index])}),
-                "drift": answer_drift(group, rollouts, member),
+                "drift": float(drawn.drift[agent.index]),
                 "prompts_left_out": len(drawn.indices) - len(chosen),
-                "updates/skipped": int(learner.skipped[member]),
-                **times.of(g, int(rollouts.lengths[member].sum())),
+                "updates/skipped": int(fetch(learner.skipped)[member]),
+                **times.of(g, int(drawn.lengths[agent.index].sum())),
             }
-    new_state = RunState(step, blocks, tuple(learners), history)
-    rows = [metrics[i] for i in range(len(run.agents))]
+        )
+    new_state = RunState(step, blocks, tuple(learner for learner, _ in learned), history)
+    diagnostics = [row for one in shared for row in one.looks]
     return new_state, StepResult(rows, [r for own in records for r in own], diagnostics)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    """What one group learns from in a step."""
+
+    counts: list[dict[str, float | None]]  # of its learners
+    looks: list[dict[str, Any]]  # of its learners, on the steps that are looked at
+    batches: Iterator[MiniBatch]
 
 
 def _capability_ratio(run: Run, history: jax.Array, step: int) -> jax.Array:
@@ -146,26 +164,14 @@ def _update_group(
     group: AgentGroup,
     learner: LearnerState,
     base: Params | None,
-    views: list[LearnerView],
-    step: int,
+    batches: Iterator[MiniBatch],
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
-    training, algorithm = run.config.training, group.algorithm
-    orders = [
-        update_order(
-            view.learner,
-            len(run.agents),
-            training.prompts_per_step,
-            training.mini_batch_prompts,
-            share=algorithm.shares_answers,
-            order=algorithm.minibatch_order,
-            rng=np.random.default_rng([run.config.seed, step, 2]),
-        )
-        for view in views
-    ]
-    spec, learners, found = run.update_spec(group), np.array(group.indices), []
-    for u in range(run.updates_per_step(group)):
-        batch = mini_batch(views, [order[u] for order in orders], training.micro_batch_rows)
-        learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
-        found.append(metrics)
-    return learner, jax.device_get(found)
+    layout, spec, learners = run.layout(group), run.update_spec(group), np.array(group.indices)
+    found = []
+    with layout.use():
+        for u, rows in enumerate(batches):
+            batch = layout.put(rows, "agents", None, "rows")
+            learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
+            found.append(metrics)
+        return learner, fetch(found)

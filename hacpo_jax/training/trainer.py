@@ -1,16 +1,16 @@
 """The run from its first check to its summary."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hacpo_jax.agents import (
+    Agent,
     AgentGroup,
     base_params,
     initial_params,
@@ -19,27 +19,30 @@ from hacpo_jax.agents import (
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded, answer_rows
-from hacpo_jax.models import abstract_trained
+from hacpo_jax.models import Adapted, trained_axes
 from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
+from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.console import Console
 from hacpo_jax.training.measure import measure
+from hacpo_jax.training.places import abstract_learner, alone
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.saved_run import AGENTS, saved_steps
 from hacpo_jax.training.step import Frozen, RunState, train_step
 from hacpo_jax.training.tracking import check_trackers, open_trackers
-from hacpo_jax.training.update import init_state
+from hacpo_jax.training.update import fresh_state
 from hacpo_jax.training.warm_start import warm_start
 from hacpo_jax.training.watch import Watch, rounding_warnings
 
 
-def train(config: Config, console: Console) -> dict[str, Any]:
+def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, Any]:
     """Run, or go on with, a whole run.
 
     Args:
       config: the run.
       console: shows what happens.
+      hosts: the processes that drive the run, each of which calls this.
 
     Returns:
       The summary that is also written to `summary.json`.
@@ -49,21 +52,26 @@ def train(config: Config, console: Console) -> dict[str, Any]:
     """
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        check_trackers(config)
-        directory = RunDirectory(config)
+        if hosts.is_first:  # it alone shows the run
+            check_trackers(config)
+        directory = RunDirectory(config, hosts)
         stack.callback(directory.close)
+        hosts.barrier("run directory")
         saved = directory.path / AGENTS
-        run = prepare(config, saved)
+        run = prepare(config, saved, hosts)
         stack.callback(run.verifier.close)
         console.prepared(run)
         done = max(saved_steps(directory.path), default=0)
         if done > config.training.steps:
             remedy = f"{done} steps are done there already; choose that many or more"
             raise UserError("training.steps", config.training.steps, remedy)
+        hosts.barrier("prepared")  # whoever finds agents there does so before they are written
         directory.claim(config)
-        for agent in run.agents:
-            save_agent(agent, saved / agent.name)
-        trackers = open_trackers(config, directory.path, done)
+        if hosts.is_first:
+            for agent in run.agents:
+                save_agent(agent, saved / agent.name)
+        hosts.barrier("agents saved")
+        trackers = open_trackers(config, directory.path, done) if hosts.is_first else []
         for tracker in trackers:
             stack.callback(tracker.close)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
@@ -95,7 +103,9 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
-        summary = summarize(run, directory, state, time.monotonic() - started)
+        rows = directory.evaluations() if hosts.is_first else None
+        rows = cast(list[dict[str, Any]], hosts.broadcast("evaluations", rows))
+        summary = summarize(run, rows, state, time.monotonic() - started)
         directory.write_summary(summary)
     return summary
 
@@ -111,7 +121,10 @@ def start_or_resume(
     else:
         console.resumed(latest)
         state = checkpoints.restore(abstract_state(run), latest)
-        bases = [base_params(group, run.config.seed, run.param_dtype) for group in run.groups]
+        bases = [
+            base_params(group, run.config.seed, run.param_dtype, run.layout(group))
+            for group in run.groups
+        ]
     wanted = [needs_reference(run, group) for group in run.groups]
     first = checkpoints.restore(abstract_state(run), 0) if latest and any(wanted) else state
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
@@ -131,45 +144,45 @@ def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
     """First weights, warm starts, and fresh optimizers; and what adapters are trained on."""
     free, bases = [], []
     for group in run.groups:
-        params = initial_params(group, run.config.seed, run.param_dtype)
-        for i, agent in enumerate(group.agents):
-            if agent.warm_start is None:
-                continue
-            warm = warm_start(run, agent, member(params, i), console.warm_start(agent))
-            changed = jax.tree.map(lambda x, t, i=i: x.at[i].set(t), trained(params), trained(warm))
-            params = with_base(changed, base_of(params))
+        layout = run.layout(group)
+        params = initial_params(group, run.config.seed, run.param_dtype, layout)
+        if any(agent.warm_start for agent in group.agents):
+            members = [
+                _warmed(run, agent, member(params, i), console)
+                for i, agent in enumerate(group.agents)
+            ]
+            axes = trained_axes(group.model)
+            params = with_base(layout.stacked(members, axes), base_of(params))
         free.append(trained(params))
         bases.append(base_of(params))
-    return _fresh_state(run, free), bases
+    return fresh_run_state(run, free), bases
 
 
-def _fresh_state(run: Run, params) -> RunState:
+def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) -> Params:
+    """What an agent trains, after its warm start if it has one."""
+    if agent.warm_start is None:
+        return trained(params)
+    home = run.layouts[run.place(agent)[0]]
+    warm = trained(warm_start(run, agent, alone(home), params, console.warm_start(agent)))
+    return jax.device_put(warm, home.shardings(warm, trained_axes(agent.model)))
+
+
+def fresh_run_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
-        init_state(p, group.optimizer, run.total_updates(group))
-        for p, group in zip(params, run.groups, strict=True)
+        fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group))
+        for p, group, layout in zip(params, run.groups, run.layouts, strict=True)
     ]
-    # Restored arrays are bound to their device. Were fresh ones not, a resumed run would compile
-    # every program again, and differ from an uninterrupted one in how it rounds.
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return RunState(0, 0, jax.device_put(tuple(learners), device), _empty_history(run))
-
-
-def abstract_state(run: Run) -> RunState:
-    """Shapes of a run's state, to restore a checkpoint into."""
-    learners = []
-    for group in run.groups:
-        params = _stacked(abstract_trained(group.model), len(group.agents), run.param_dtype)
-        fresh = functools.partial(
-            init_state, optimizer=group.optimizer, total_updates=run.total_updates(group)
-        )
-        learners.append(jax.eval_shape(fresh, params))
     return RunState(0, 0, tuple(learners), _empty_history(run))
 
 
-def _stacked(shapes, count: int, dtype):
-    """Shapes with a leading agent axis, in `dtype`."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), dtype), shapes)
+def abstract_state(run: Run) -> RunState:
+    """Shapes of a run's state and where they lie, to restore a checkpoint into."""
+    learners = [
+        abstract_learner(layout, group, run.param_dtype, run.total_updates(group))
+        for group, layout in zip(run.groups, run.layouts, strict=True)
+    ]
+    return RunState(0, 0, tuple(learners), _empty_history(run))
 
 
 def _empty_history(run: Run) -> np.ndarray:
@@ -224,12 +237,14 @@ def _check_grading(run: Run, answers: Graded) -> None:
         raise UserError("algorithm.max_reward", max_reward, remedy)
 
 
-def summarize(run: Run, directory: RunDirectory, state: RunState, seconds: float) -> dict[str, Any]:
+def summarize(
+    run: Run, evaluations: list[dict[str, Any]], state: RunState, seconds: float
+) -> dict[str, Any]:
     """What the run came to; `seconds` are those of this process alone."""
     steps = run.config.training.steps
     agents = {}
     for agent in run.agents:
-        rows = [row for row in directory.evaluations() if row["agent"] == agent.name]
+        rows = [row for row in evaluations if row["agent"] == agent.name]
         agents[agent.name] = {
             "algorithm": agent.algorithm.name,
             "eval": {

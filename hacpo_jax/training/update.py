@@ -6,10 +6,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from hacpo_jax import objectives
 from hacpo_jax.config import OptimizerConfig
+from hacpo_jax.models import ModelConfig, abstract_trained, trained_axes
 from hacpo_jax.models.lora import Params, base_of, trained, with_base
+from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.rules import constrain_tree, over_agents
 from hacpo_jax.training.objective import Metrics, Objective, Samples
 from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
 
@@ -138,6 +142,33 @@ def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> Learne
     return LearnerState(params, opt_state, updates, skipped)
 
 
+def fresh_state(
+    layout: Layout, model: ModelConfig, params, optimizer: OptimizerConfig, total_updates: int
+) -> LearnerState:
+    """A fresh optimizer for parameters `[A, ...]` of agents of a model, where those lie."""
+
+    def make(params) -> LearnerState:
+        return init_state(params, optimizer, total_updates)
+
+    return layout.make(make, state_axes(model, optimizer), lead=("agents",))(params)
+
+
+def state_axes(model: ModelConfig, optimizer: OptimizerConfig) -> LearnerState:
+    """Names of the axes behind the agents' of every array of a state, each a `PartitionSpec`."""
+    axes = jax.tree.map(
+        lambda _, names: PartitionSpec(*names), abstract_trained(model), trained_axes(model)
+    )
+    adam = make_optimizer(optimizer, 1)
+    opt_state = optax.tree.map_params(
+        adam,
+        lambda _, names: names,
+        jax.eval_shape(adam.init, abstract_trained(model)),
+        axes,
+        transform_non_params=lambda _: PartitionSpec(),
+    )
+    return LearnerState(axes, opt_state, PartitionSpec(), PartitionSpec())  # type: ignore[arg-type]
+
+
 def _wide(params):
     return jax.tree.map(lambda x: x.astype(jnp.float32), params)
 
@@ -208,9 +239,10 @@ def update(
         new_state, norm = apply_gradients(
             state, gradients, make_optimizer(spec.optimizer, spec.total_updates)
         )
+        new_state = constrain_tree(new_state, state_axes(spec.policy.model, spec.optimizer))
         return new_state, metrics | {"loss": loss, "grad_norm": norm, "sampler_gap": gap}
 
-    return jax.vmap(one_agent)(state, batch, learners)
+    return over_agents(one_agent)(state, batch, learners)
 
 
 def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSpec):
@@ -224,10 +256,14 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
       spec: what is static.
 
     Returns:
-      The gradient, log-probs and entropies `[M * R, T]`, and the batch as `[M * R, ...]`.
+      The gradient, log-probs and entropies `[R * M, T]`, and the batch as `[R * M, ...]`.
     """
-    whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+    whole = jax.tree.map(_rows, batch)
     divisors = _divisors(whole, learner, spec)
+
+    def in_place(tree):
+        """Laid over the mesh as the parameters are: each device adds up its own part alone."""
+        return constrain_tree(tree, trained_axes(spec.policy.model))
 
     def loss_of(free, rows):
         scored = answer_log_probs(with_base(free, base_of(params)), rows.answers, spec.policy)
@@ -235,14 +271,18 @@ def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSp
 
     def accumulate(total, rows):
         (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(free, rows)
-        return jax.tree.map(jnp.add, total, gradients), scored
+        return in_place(jax.tree.map(jnp.add, total, gradients)), scored
 
     # Sums of many small gradients need float32 even where parameters are kept in less.
     free = trained(params)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free)
+    zeros = in_place(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free))
     gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
-    shape = whole.answers.mask.shape
-    return gradients, (log_probs.reshape(shape), entropy.reshape(shape)), whole
+    return gradients, (_rows(log_probs), _rows(entropy)), whole
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """`[M, R, ...]` as `[R * M, ...]`: in this order each device keeps the rows that it has."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
 
 def _divisors(whole: MiniBatch, learner, spec: UpdateSpec) -> Divisors:

@@ -12,7 +12,11 @@ from hacpo_jax import objectives
 from hacpo_jax.agents import Agent, AgentGroup
 from hacpo_jax.config import OptimizerConfig
 from hacpo_jax.evaluation import evaluate_group
+from hacpo_jax.models import trained_axes
 from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
+from hacpo_jax.parallel.layout import Layout, fetch
+from hacpo_jax.parallel.mesh import local_share
+from hacpo_jax.parallel.rules import over_agents
 from hacpo_jax.rollout import Sampler
 from hacpo_jax.tasks.problems import Problems
 from hacpo_jax.training.batches import pad_prompts, pad_responses
@@ -21,7 +25,7 @@ from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
 from hacpo_jax.training.update import (
     LearnerState,
     apply_gradients,
-    init_state,
+    fresh_state,
     make_optimizer,
 )
 
@@ -35,12 +39,13 @@ class Progress:
     accuracy: float | None  # greedy, on training problems; None between two looks
 
 
-def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None]):
+def warm_start(run: Run, agent: Agent, layout: Layout, params, report: Callable[[Progress], None]):
     """Train one agent on the solutions of training problems.
 
     Args:
       run: the run.
       agent: has a `warm_start` section.
+      layout: where it works, alone.
       params: its parameters, without an agent axis, or its adapters on their base.
       report: called after every check and at the end.
 
@@ -56,31 +61,31 @@ def warm_start(run: Run, agent: Agent, params, report: Callable[[Progress], None
     # Solutions are learned as they are, whatever temperature answers are drawn at later.
     policy = dataclasses.replace(run.policy_spec(alone), temperature=1.0)
     base = base_of(params)
-    alone_first = jax.tree.map(lambda x: x[None], trained(params))
-    state = init_state(alone_first, optimizer, settings.steps)
+    first = layout.stacked([trained(params)], trained_axes(agent.model))
+    state = fresh_state(layout, agent.model, first, optimizer, settings.steps)
     solutions = _solutions(agent, run.train)
     rng = np.random.default_rng([run.config.seed, agent.index, 1])
     for step in range(1, settings.steps + 1):
         rows = rng.integers(len(solutions), size=settings.batch_size).tolist()
-        batch = _batch(run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
-        state, loss = _update(
-            state,
-            batch,
-            policy=policy,
-            optimizer=optimizer,
-            total_updates=settings.steps,
-            base=base,
-        )
+        batch = _batch(layout, run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
+        with layout.use():
+            state, loss = _update(
+                state,
+                batch,
+                policy=policy,
+                optimizer=optimizer,
+                total_updates=settings.steps,
+                base=base,
+            )
         look = step % settings.check_every == 0 or step == settings.steps
         if not look:
             continue
         if settings.until_accuracy is None:
-            report(Progress(step, float(loss[0]), None))
+            report(Progress(step, float(fetch(loss)[0]), None))
             continue
-        accuracy = _train_accuracy(
-            run, alone, with_base(state.params, base), settings.check_problems
-        )
-        report(Progress(step, float(loss[0]), accuracy))
+        policies = with_base(state.params, base)
+        accuracy = _train_accuracy(run, alone, layout, policies, settings.check_problems)
+        report(Progress(step, float(fetch(loss)[0]), accuracy))
         if accuracy >= settings.until_accuracy:
             break
     return member(with_base(state.params, base), 0)
@@ -91,13 +96,22 @@ def _solutions(agent: Agent, problems: Problems) -> list[list[int]]:
     return [[*ids, agent.tokenizer.eos_id] for ids in agent.tokenizer.encode_texts(texts)]
 
 
-def _batch(prompts, solutions) -> Answers:
-    tokens, lengths = map(jnp.asarray, pad_prompts(prompts))
-    responses, response_lengths = map(jnp.asarray, pad_responses([solutions], 1))
-    return Answers(tokens, lengths, responses[0, :, 0], response_lengths[0, :, 0])
+def _batch(layout: Layout, prompts, solutions) -> Answers:
+    """This process's share of the rows, with filler that weighs nothing where they are uneven."""
+    tokens, lengths = pad_prompts(prompts)
+    responses, response_lengths = pad_responses([solutions], 1)
+    mine = layout.mine(len(prompts))
+    slots = layout.padded(local_share(len(prompts), layout.processes))
+
+    def cut(values: np.ndarray) -> np.ndarray:
+        return np.pad(values[mine], [(0, slots - len(mine))] + [(0, 0)] * (values.ndim - 1))
+
+    parts = (tokens, lengths, responses[0, :, 0], response_lengths[0, :, 0])
+    prompts, lengths, *answers = map(cut, parts)
+    return Answers(*layout.put((prompts, np.maximum(lengths, 1), *answers), "rows"))
 
 
-def _train_accuracy(run: Run, group: AgentGroup, params, count: int) -> float:
+def _train_accuracy(run: Run, group: AgentGroup, layout: Layout, params, count: int) -> float:
     """Greedy accuracy on the first training problems: held-out ones stay unseen."""
     first = run.train.first(count)
     spec = dataclasses.replace(run.sampling_spec(group), sampler=Sampler(0.0))
@@ -110,6 +124,8 @@ def _train_accuracy(run: Run, group: AgentGroup, params, count: int) -> float:
         samples=1,
         seed=run.config.seed,
         max_rows=run.config.sampling.max_rows,
+        layout=layout,
+        hosts=run.hosts,
     )
     return graded.summary(run.config.algorithm.max_reward)["accuracy"]
 
@@ -137,4 +153,4 @@ def _update(
         loss, gradients = jax.value_and_grad(loss_of)(state.params)
         return apply_gradients(state, gradients, make_optimizer(optimizer, total_updates))[0], loss
 
-    return jax.vmap(one_agent)(state)
+    return over_agents(one_agent)(state)

@@ -59,7 +59,7 @@ class NotingVerifier:
 def test_answers_meet_their_own_problem_and_agent(monkeypatch):
     seen = {}
 
-    def answer(params, prompts, keys, spec, *, max_rows):
+    def answer(params, prompts, keys, spec, *, max_rows, layout):
         seen.update(params=params, prompts=prompts, keys=keys, max_rows=max_rows)
         return rollouts()
 

@@ -4,12 +4,13 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+from one_process import drawn_alone
 from tiny import random_params, stacked
 from tiny_runs import AGENTS, tiny_config
 
 from hacpo_jax.rollout import Rollouts
 from hacpo_jax.training.batches import LearnerView
-from hacpo_jax.training.drawn import Drawn, answer_texts
+from hacpo_jax.training.drawn import answer_texts
 from hacpo_jax.training.gather import learner_views
 from hacpo_jax.training.publish import make_records, publish
 from hacpo_jax.training.run import Run, prepare
@@ -86,13 +87,18 @@ class Step:
             for group, found in zip(run.groups, rollouts, strict=True)
             for member, agent in enumerate(group.agents)
         }
-        self.drawn = Drawn(
-            indices=INDICES,
+        by_agent = [rollouts[g] for g, _ in (run.place(agent) for agent in run.agents)]
+        members = [member for _, member in (run.place(agent) for agent in run.agents)]
+        pairs = list(zip(by_agent, members, strict=True))
+        self.drawn = drawn_alone(
+            INDICES,
+            self.rewards,
+            VALID,
             rollouts=rollouts,
             texts=tuple(texts[a] for a in range(3)),
-            rewards=self.rewards,
-            valid=VALID,
-            gaps=None,
+            lengths=np.stack([r.lengths[m] for r, m in pairs]),
+            stopped=np.stack([r.stopped[m] for r, m in pairs]),
+            sampled=np.stack([r.log_probs[m].sum(axis=-1) for r, m in pairs]),
         )
         self.records = [make_records(run, agent, self.drawn, 7) for agent in run.agents]
         self.exchange = publish(run, self.records, np.arange(P))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_process import whole_mini_batch
 
 from hacpo_jax.config import parse_config
 from hacpo_jax.training.batches import (
     LearnerView,
-    mini_batch,
     pad_prompts,
     pad_responses,
     update_order,
@@ -172,7 +172,7 @@ def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1, weight=N
 def test_rows_of_a_mini_batch_are_those_of_its_groups():
     view = view_of()
     pairs = np.array([[1, 2], [0, 0], [1, 1]])
-    batch = mini_batch([view], [pairs], micro_batch_rows=4)
+    batch = whole_mini_batch([view], [pairs], micro_batch_rows=4)
     assert batch.source.shape == (1, 2, 4)
 
     def row(values, i):
@@ -200,7 +200,7 @@ def test_rows_of_a_mini_batch_are_those_of_its_groups():
 @given(rows=st.integers(1, 20))
 def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
     pairs = np.array([[1, 2], [0, 0], [1, 1]])
-    batch = mini_batch([view_of()], [pairs], micro_batch_rows=rows)
+    batch = whole_mini_batch([view_of()], [pairs], micro_batch_rows=rows)
     _, count, size = batch.source.shape
     assert size == min(rows, 6)
     assert 6 <= count * size < 6 + size
@@ -215,7 +215,7 @@ def test_numbers_of_micro_batches_are_few_whatever_is_transferred(shown, extra):
     weight = np.zeros((2, 3, 6), np.float32)
     weight[0].flat[:shown] = 0.1
     view = view_of(samples=6, weight=weight)
-    batch = mini_batch([view], [np.array([[1, 0], [1, 1], [1, 2]])], micro_batch_rows=3)
+    batch = whole_mini_batch([view], [np.array([[1, 0], [1, 1], [1, 2]])], micro_batch_rows=3)
     assert batch.source.shape == (1, 6 + extra, 3)
     assert (batch.transfer_weight > 0).sum() == shown
 
@@ -224,9 +224,10 @@ def test_learners_of_a_group_are_stacked():
     pairs = np.array([[0, 1], [1, 0]])
     views = [view_of(learner=k) for k in (0, 1)]
     alone = [
-        mini_batch([view], [pairs[::step]], 4) for view, step in zip(views, (1, -1), strict=True)
+        whole_mini_batch([view], [pairs[::step]], 4)
+        for view, step in zip(views, (1, -1), strict=True)
     ]
-    both = mini_batch(views, [pairs, pairs[::-1]], 4)
+    both = whole_mini_batch(views, [pairs, pairs[::-1]], 4)
     for k, one in enumerate(alone):
         for mine, its in zip(jax.tree.leaves(both), jax.tree.leaves(one), strict=True):
             np.testing.assert_array_equal(mine[k], its[0])

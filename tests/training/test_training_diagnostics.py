@@ -8,10 +8,13 @@ import jax
 import jax.flatten_util
 import numpy as np
 import pytest
+from one_process import drawn_alone
 from tiny import VOCAB, llama_params, stacked
 from training_cases import POLICY, plain_log_probs, plain_rows
 
 from hacpo_jax.config import Algorithm, OptimizerConfig
+from hacpo_jax.parallel.hosts import ALONE
+from hacpo_jax.parallel.layout import one_device
 from hacpo_jax.training.batches import LearnerView, pad_prompts, pad_responses
 from hacpo_jax.training.diagnostics import RATIO_EDGES, diagnose, is_due
 from hacpo_jax.training.objective import make_objective
@@ -88,14 +91,19 @@ def look(name="naive"):
         rescue_coef=0.5,
     )
     agents = [types.SimpleNamespace(name=n, index=i) for i, n in enumerate("abc")]
-    group = types.SimpleNamespace(algorithm=algorithm, indices=[LEARNER], agents=[agents[LEARNER]])
-    training = types.SimpleNamespace(micro_batch_rows=5)
+    group = types.SimpleNamespace(
+        name="b", algorithm=algorithm, indices=[LEARNER], agents=[agents[LEARNER]]
+    )
+    training = types.SimpleNamespace(micro_batch_rows=5, group_size=G)
     run = types.SimpleNamespace(
         agents=agents,
         config=types.SimpleNamespace(training=training),
         update_spec=lambda group: spec,
+        layout=lambda group: one_device(),
+        hosts=ALONE,
     )
-    (row,) = diagnose(run, group, stacked(llama_params()), [view()], 7)  # type: ignore[arg-type]
+    drawn = drawn_alone(np.arange(P), ADVANTAGES, ADVANTAGES > 9)
+    (row,) = diagnose(run, group, stacked(llama_params()), drawn, [view()], 7)  # type: ignore[arg-type]
     return row
 
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_step import Step, run_of
+from one_process import drawn_alone
 from whole_steps import lucky_run, start_of, steps_of
 
 from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training import step as step_module
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.draw import choose_prompts, teaches
-from hacpo_jax.training.drawn import Drawn, join
+from hacpo_jax.training.drawn import join
 from hacpo_jax.training.trainer import abstract_state
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -81,14 +82,14 @@ RESCUE = {"coef": 0.1}
 )
 def test_problems_that_teach_by_algorithm(first, second, expected):
     run = run_of(agents=(("one", first), ("two", second)))
-    drawn = Drawn(np.arange(6), (), (), REWARDS, VALID, None)
+    drawn = drawn_alone(np.arange(6), REWARDS, VALID)
     assert np.flatnonzero(teaches(run, drawn)).tolist() == expected
 
 
 def test_advantages_of_peers_teach_only_who_learns_from_their_answers():
     """Agent one is exactly average: pooled, only its peers would have something to learn."""
     rewards = np.array([[[0.5, 0.5]], [[1, 1]], [[0, 0]]], np.float32)
-    drawn = Drawn(np.arange(1), (), (), rewards, np.ones(rewards.shape, bool), None)
+    drawn = drawn_alone(np.arange(1), rewards, np.ones(rewards.shape, bool))
     others = (("two", algorithm("gspo")), ("three", algorithm("gspo")))
     for name, expected in (("xgrpo", False), ("prp", True)):
         run = run_of(agents=(("one", algorithm(name)), *others))
@@ -100,7 +101,7 @@ def test_what_counts_as_solved_follows_the_largest_reward():
     rewards = np.array([[[0, 0], [0, 0], [0, 0]], [[2, 2], [3, 3], [3, 3]]], np.float32)
     valid = np.ones(rewards.shape, bool)
     valid[1, 2] = False
-    drawn = Drawn(np.arange(3), (), (), rewards, valid, None)
+    drawn = drawn_alone(np.arange(3), rewards, valid)
     assert drawn.successes(5)[1].tolist() == [[False, False], [True, True], [False, False]]
 
 
@@ -114,7 +115,7 @@ def test_answers_to_some_problems_are_taken_whole():
     for whole, part in zip(drawn.rollouts, parts[0].rollouts, strict=True):
         for name, values in vars(whole).items():
             np.testing.assert_array_equal(getattr(part, name), values[:, 1:])
-    for name in ("rewards", "valid"):
+    for name in ("rewards", "valid", "lengths", "stopped", "sampled"):
         np.testing.assert_array_equal(getattr(parts[0], name), getattr(drawn, name)[:, 1:])
     again = join(parts).take(np.array([1, 0]))
     for mine, its in zip(jax.tree.leaves(vars(again)), jax.tree.leaves(vars(drawn)), strict=True):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_step import Step, answer, run_of, transferred
+from one_process import whole_mini_batch
 
-from hacpo_jax.training.batches import mini_batch, update_order
+from hacpo_jax.training.batches import update_order
 from hacpo_jax.training.rescue import transfer_weights
 
 # With `made_step.VALID`: agent 0 fails both prompts (its only right answer is invalid), agent 1
@@ -17,8 +18,8 @@ REWARDS = np.array(
 RESCUE = {"coef": 0.5, "pick": "all"}
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def rngs(count, seed=0):
+    return [np.random.default_rng([seed, p]) for p in range(count)]
 
 
 @st.composite
@@ -35,7 +36,7 @@ def cases(draw):
 @settings(max_examples=40, deadline=None)
 def test_the_weights_of_a_prompt_are_on_its_candidates_and_add_up_to_1(pick, case, seed):
     candidates, lengths = case
-    weights = transfer_weights(candidates, lengths, pick, rng(seed))
+    weights = transfer_weights(candidates, lengths, pick, rngs(lengths.shape[1], seed))
     assert weights.shape == candidates.shape and weights.dtype == np.float32
     for p in range(candidates.shape[1]):
         places = [(a, g) for a, g in np.ndindex(weights[:, p].shape) if candidates[a, p, g]]
@@ -57,9 +58,12 @@ def test_a_random_pick_is_seeded_and_takes_every_candidate_equally_often():
     candidates = np.zeros((2, 6000, 3), bool)
     candidates[0, :, 2] = candidates[1, :, 0] = candidates[1, :, 1] = True
     lengths = np.ones(candidates.shape, int)
-    weights = transfer_weights(candidates, lengths, "random", rng(1))
-    np.testing.assert_array_equal(weights, transfer_weights(candidates, lengths, "random", rng(1)))
-    assert (weights != transfer_weights(candidates, lengths, "random", rng(2))).any()
+    weights = transfer_weights(candidates, lengths, "random", rngs(6000, 1))
+    again, other = (
+        transfer_weights(candidates, lengths, "random", rngs(6000, seed)) for seed in (1, 2)
+    )
+    np.testing.assert_array_equal(weights, again)
+    assert (weights != other).any()
     counts = weights.sum(axis=1)
     assert not counts[~candidates[:, 0]].any()
     deviation = np.sqrt(6000 * 1 / 3 * 2 / 3)
@@ -127,7 +131,7 @@ def test_a_transferred_answer_keeps_the_end_token_that_cross_ratios_leave_out():
     assert ids[-1] == step.run.agents[1].tokenizer.eos_id
     assert answer(view, 2, 5) == ids[:-1]
     assert transferred(view, 2, 5) == ids
-    batch = mini_batch([view], [np.array([[1, 1], [2, 1]])], 100)
+    batch = whole_mini_batch([view], [np.array([[1, 1], [2, 1]])], 100)
     rows = batch.answers.response_lengths[0].reshape(-1)
     weights = batch.transfer_weight[0].reshape(-1)
     assert rows[weights > 0].tolist() == [len(ids)]
@@ -139,8 +143,8 @@ def test_without_a_gated_prompt_the_rows_are_those_of_no_rescue(name):
     step = Step(run_of(name=name, rescue=RESCUE), REWARDS)
     plain = Step(run_of(name="gspo" if name == "gspo" else "grpo"), REWARDS)
     pairs = [np.array([[2, 0], [2, 1]])]
-    with_rescue = mini_batch([step.view(2)], pairs, 4)
-    without = mini_batch([plain.view(2)], pairs, 4)
+    with_rescue = whole_mini_batch([step.view(2)], pairs, 4)
+    without = whole_mini_batch([plain.view(2)], pairs, 4)
     assert not with_rescue.transfer_weight.any()
     np.testing.assert_array_equal(with_rescue.answers.mask, without.answers.mask)
     for field in ("advantages", "behavior_mean_log_prob", "source"):
@@ -154,10 +158,10 @@ def test_what_is_transferred_rides_with_the_learner_s_own_answers_to_its_prompt(
     step = Step(run_of(name="naive", rescue=RESCUE), REWARDS)
     view = step.view(learner)
     size = 3 if order == "mixed" else 1
-    pairs = update_order(learner, 3, 2, size, share=True, order=order, rng=rng())
+    pairs = update_order(learner, 3, 2, size, share=True, order=order, rng=rngs(1)[0])
     seen = []
     for chosen in pairs:
-        batch = mini_batch([view], [chosen], 2)
+        batch = whole_mini_batch([view], [chosen], 2)
         weights = batch.transfer_weight[0].reshape(-1)
         answers = batch.answers.responses[0].reshape(len(weights), -1)
         lengths = batch.answers.response_lengths[0].reshape(-1)
@@ -186,7 +190,7 @@ def test_learners_of_a_group_are_filled_up_to_the_same_number_of_rows():
     """The one is shown three answers, the other none."""
     step = Step(run_of(name="sgt", rescue=RESCUE), REWARDS)
     views, _ = step.views(0)
-    batch = mini_batch(views, [np.array([[k, 0], [k, 1]]) for k in (0, 2)], 6)
+    batch = whole_mini_batch(views, [np.array([[k, 0], [k, 1]]) for k in (0, 2)], 6)
     assert batch.transfer_weight.shape == (2, 2, 6)
     assert (batch.transfer_weight > 0).sum(axis=(1, 2)).tolist() == [3, 0]
     assert not batch.answers.response_lengths[1, 1].any()

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from made_step import INDICES, VALID, G, Step, run_of, standardised
+from one_process import whole_mini_batch
 from tiny import full_log_probs
 
-from hacpo_jax.training.batches import mini_batch
 from hacpo_jax.training.update import gradients_of, init_state, update
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -83,7 +83,7 @@ def expected_loss(name: str) -> float:
 
 
 def batch_of(name: str, rows: int):
-    return mini_batch([step_of(name).view(LEARNER)], [np.array(PAIRS[name])], rows)
+    return whole_mini_batch([step_of(name).view(LEARNER)], [np.array(PAIRS[name])], rows)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

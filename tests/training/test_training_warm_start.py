@@ -10,6 +10,7 @@ from tiny import full_log_probs, random_params
 from tiny_runs import AGENTS, tiny_config
 
 from hacpo_jax.config import WarmStart
+from hacpo_jax.parallel.layout import one_device
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.warm_start import warm_start
 
@@ -39,7 +40,7 @@ def started(run, **settings):
         warm_start=WarmStart(steps=40, batch_size=8, learning_rate=0.03, **settings),
     )
     before, reports = random_params(agent.model, 0), []
-    after = warm_start(run, agent, before, reports.append)
+    after = warm_start(run, agent, one_device(), before, reports.append)
     return before, after, reports
 
 

@@ -1,0 +1,1 @@
+"""Where a run works: meshes, sharding rules, processes, placement, and plans made ahead."""

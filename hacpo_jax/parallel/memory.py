@@ -1,0 +1,316 @@
+"""Bytes that one group holds on one device, from shapes alone.
+
+What stays (parameters, optimizer, frozen copies) is counted exactly. What comes and goes is what
+the programs keep by construction; a compiler adds copies and lays out buffers in its own way, so
+the sum is right within a factor and not to the byte (see the tests).
+
+Parameters, and all that is shaped like them, lie as `hacpo_jax.parallel.rules` says; rows are
+divided by the `data` and `fsdp` axes, agents by `agent`.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding
+
+from hacpo_jax.models import (
+    ModelConfig,
+    abstract_params,
+    abstract_trained,
+    logical_axes,
+    trained_axes,
+)
+from hacpo_jax.parallel.estimate import ONE, block_columns, kv_share, share
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.rules import AXES, GATHERED, RULES, partition_spec
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+
+F32 = 4
+"""Bytes of the optimizer's means, gradients' sums, softmax, norms and log-probs."""
+
+COUNTERS = 4 * F32
+"""Bytes of an agent's counts of updates: two of the optimizer's, those made and those skipped."""
+
+LOGITS_COPIES = 3
+"""Arrays as large as the logits of a decoded token: tempered logits, weights, and one between."""
+
+BLOCK_COPIES = 4
+"""Arrays as large as one block of the head in the backward pass: logits, probabilities, surprise
+and the gradient of the logits; two in a forward pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StateBytes:
+    """What stays on a device from step to step.
+
+    Args:
+      trained: parameters that are trained.
+      base: parameters under adapters, once for all agents of a group.
+      optimizer: two float32 means of each trained parameter, and counters.
+      reference: the frozen start of what is trained.
+    """
+
+    trained: int
+    base: int
+    optimizer: int
+    reference: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutBytes:
+    """What a decode holds besides the state.
+
+    Args:
+      prompt_cache: keys and values of the prompts, one copy for the G answers of each.
+      generated_cache: keys and values of the answers.
+      layer_cache: the same of the one layer at work.
+      working: one layer of the prefill, or the logits of one token of every answer if more.
+      weights: copies in the dtype of activations, whole but for `tensor`; 0 where the parameters
+        are that already.
+      answers: prompts and keys, tokens and log-probs drawn.
+    """
+
+    prompt_cache: int
+    generated_cache: int
+    layer_cache: int
+    working: int
+    weights: int
+    answers: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreBytes:
+    """What a scoring pass holds besides the state.
+
+    Args:
+      activations: final states of one micro-batch.
+      working: one layer, or one block of the vocabulary if more.
+      answers: what is scored, and the result.
+    """
+
+    activations: int
+    working: int
+    answers: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateBytes:
+    """What an update holds besides the state.
+
+    Args:
+      accumulator: float32 sums of gradients.
+      gradient: of one micro-batch.
+      weights: copies in the dtype of activations, kept for the backward pass without `remat`.
+      activations: of one micro-batch, kept for the backward pass: with `remat` what goes into each
+        layer, else all that lies within.
+      working: blocks of the vocabulary with gradients of final states and of the head, or with
+        `remat` the inside of one layer if more.
+      batch: the mini-batch.
+    """
+
+    accumulator: int
+    gradient: int
+    weights: int
+    activations: int
+    working: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupBytes:
+    """What a group holds on one device: its state, and in turn what each program needs."""
+
+    state: StateBytes
+    rollout: RolloutBytes
+    score: ScoreBytes
+    update: UpdateBytes
+
+    @property
+    def largest(self) -> str:
+        """The program that needs most: `rollout`, `score` or `update`."""
+        totals = {name: getattr(self, name).total for name in ("rollout", "score", "update")}
+        return max(totals, key=totals.__getitem__)
+
+    @property
+    def transient(self) -> int:
+        """What that program needs."""
+        return max(self.rollout.total, self.score.total, self.update.total)
+
+    @property
+    def peak(self) -> int:
+        return self.state.total + self.transient
+
+
+def group_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> GroupBytes:
+    """What a group of agents holds on each device of its mesh."""
+    return GroupBytes(
+        state=state_bytes(work, mesh),
+        rollout=rollout_bytes(work, mesh),
+        score=score_bytes(work, mesh),
+        update=update_bytes(work, mesh),
+    )
+
+
+def parameter_count(
+    model: ModelConfig, mesh: MeshSizes = ONE, *, trained: bool = False, gathered: bool = False
+) -> int:
+    """Parameters of one agent on one device.
+
+    Args:
+      model: shape of the agent.
+      mesh: of its group.
+      trained: those that are trained only.
+      gathered: as they are used in decoding, whole along `fsdp`.
+    """
+    return _count(model, mesh.fsdp, mesh.tensor, trained, gathered)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(model: ModelConfig, fsdp: int, tensor: int, trained: bool, gathered: bool) -> int:
+    shapes = abstract_trained(model) if trained else abstract_params(model)
+    names = trained_axes(model) if trained else logical_axes(model)
+    mesh = AbstractMesh((1, 1, fsdp, tensor), AXES)
+    rules = GATHERED if gathered else RULES
+
+    def on_one_device(like: jax.ShapeDtypeStruct, axes: tuple[str, ...]) -> int:
+        spec = partition_spec(axes, like.shape, mesh.shape, rules)
+        return math.prod(NamedSharding(mesh, spec).shard_shape(like.shape))
+
+    return sum(jax.tree.leaves(jax.tree.map(on_one_device, shapes, names)))
+
+
+def state_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> StateBytes:
+    """Parameters and optimizer of a whole group on one device."""
+    model, size = work.model, work.sizes.param_bytes
+    agents = share(len(work.agents), mesh.agent)
+    free = parameter_count(model, mesh, trained=True)
+    return StateBytes(
+        trained=agents * free * size,
+        base=(parameter_count(model, mesh) - free) * size,
+        optimizer=agents * (2 * F32 * free + COUNTERS),
+        reference=agents * free * size if work.sizes.keeps_reference else 0,
+    )
+
+
+def weight_bytes(work: GroupWork, mesh: MeshSizes, *, gathered: bool) -> int:
+    """A group's parameters in the dtype of activations, those under adapters once."""
+    model, agents = work.model, share(len(work.agents), mesh.agent)
+    everything = parameter_count(model, mesh, gathered=gathered)
+    free = parameter_count(model, mesh, trained=True, gathered=gathered)
+    return (agents * free + everything - free) * work.sizes.compute_bytes
+
+
+def rollout_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> RolloutBytes:
+    """A group's decode of one chunk of prompts."""
+    model, sizes = work.model, work.sizes
+    agents, prompts = share(len(work.agents), mesh.agent), share(sizes.chunk_prompts, mesh.rows)
+    answers = prompts * sizes.samples
+    prompt, generated = cache_bytes(model, sizes, mesh)
+    prefill = layer_bytes(model, sizes, prompts, sizes.prompt_tokens, mesh)
+    logits = LOGITS_COPIES * answers * share(model.vocab_size, mesh.tensor) * F32
+    drawn = answers * (2 * sizes.answer_tokens + 4)
+    copied = mesh.fsdp > 1 or sizes.param_bytes != sizes.compute_bytes
+    return RolloutBytes(
+        prompt_cache=agents * prompt,
+        generated_cache=agents * generated,
+        layer_cache=agents * generated // model.num_layers,
+        working=agents * max(prefill, logits),
+        weights=weight_bytes(work, mesh, gathered=True) if copied else 0,
+        answers=agents * 4 * (drawn + prompts * (sizes.prompt_tokens + 2)),
+    )
+
+
+def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> tuple[int, int]:
+    """One agent's keys and values of a chunk: of the prompts, and of all answers to them."""
+    position = 2 * model.num_layers * kv_share(model, mesh) * model.head_dim * sizes.compute_bytes
+    prompts, room = share(sizes.chunk_prompts, mesh.rows), max(sizes.answer_tokens - 1, 1)
+    return prompts * sizes.prompt_tokens * position, prompts * sizes.samples * room * position
+
+
+def score_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> ScoreBytes:
+    """A group's largest scoring pass; nothing where there is none."""
+    model, sizes = work.model, work.sizes
+    if not sizes.scored:
+        return ScoreBytes(0, 0, 0)
+    agents = share(len(work.agents), mesh.agent)
+    rows = max(rows for _, rows, _ in sizes.scored)
+    width = max(width for _, _, width in sizes.scored)
+    size = min(sizes.micro_batch_rows, rows)
+    local, tokens = share(size, mesh.rows), sizes.prompt_tokens + width
+    block = 2 * local * width * block_columns(model, mesh) * F32
+    return ScoreBytes(
+        activations=agents * local * tokens * model.hidden_size * sizes.compute_bytes,
+        working=agents * max(layer_bytes(model, sizes, local, tokens, mesh), block),
+        answers=agents * 4 * local * share(rows, size) * (sizes.prompt_tokens + 2 * width + 2),
+    )
+
+
+def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
+    """A group's update from one mini-batch of each agent."""
+    model, sizes = work.model, work.sizes
+    agents, rows = share(len(work.agents), mesh.agent), share(sizes.micro_rows, mesh.rows)
+    width, hidden = sizes.row_tokens, model.hidden_size
+    tokens = sizes.prompt_tokens + width
+    free = parameter_count(model, mesh, trained=True)
+    layer = layer_bytes(model, sizes, rows, tokens, mesh)
+    stream = rows * tokens * hidden * sizes.compute_bytes
+    copied = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
+    table = 0 if model.lora else share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor) * F32
+    head = rows * width * (BLOCK_COPIES * block_columns(model, mesh) + hidden) * F32 + table
+    kept = model.num_layers * (stream if sizes.remat else layer) + 2 * stream
+    return UpdateBytes(
+        accumulator=agents * free * F32,
+        gradient=agents * free * sizes.param_bytes,
+        weights=weight_bytes(work, mesh, gathered=False) if copied else 0,
+        activations=agents * kept,
+        working=agents * (max(layer, head) if sizes.remat else head),
+        batch=agents * batch_bytes(sizes, mesh),
+    )
+
+
+def batch_bytes(sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
+    """One mini-batch: prompts, answers with old and reference log-probs, and 6 numbers a row."""
+    rows = share(sizes.micro_rows, mesh.rows) * sizes.micro_batches
+    return 4 * rows * (sizes.prompt_tokens + 3 * sizes.row_tokens + 6)
+
+
+def layer_bytes(
+    model: ModelConfig, sizes: StepSizes, rows: int, tokens: int, mesh: MeshSizes = ONE
+) -> int:
+    """What one layer keeps of `rows` sequences of `tokens` tokens for its backward pass.
+
+    For every token, in the dtype of activations unless said otherwise: both norms' inputs in
+    float32 with their scales, what they give before and after their weights; queries and output of
+    attention, keys and values; queries and keys before their own norms in float32 and after; what
+    goes into the products of adapters; six arrays as wide as the MLP; and with `xla` the scores of
+    all pairs in float32 with their softmax, else one float32 for each head.
+    """
+    b, hidden = sizes.compute_bytes, model.hidden_size
+    heads, kv_heads = share(model.num_heads, mesh.tensor), kv_share(model, mesh)
+    queries, keys = heads * model.head_dim, kv_heads * model.head_dim
+    per_token = hidden * (2 * F32 + 4 * b) + 4 * F32 + b * 2 * (queries + keys)
+    if model.qk_norm:
+        per_token += (queries + keys) * (F32 + b) + 2 * (heads + kv_heads) * F32
+    if model.lora is not None:
+        per_token += len(model.lora.targets) * model.lora.rank * b
+    per_token += 6 * share(model.intermediate_size, mesh.tensor) * b
+    pairs = tokens * (F32 + b) + 2 * F32 if sizes.attention == "xla" else F32
+    return rows * tokens * (per_token + heads * pairs)

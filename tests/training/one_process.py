@@ -1,0 +1,41 @@
+"""What a step's answers and an update's rows are where one process has them all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hacpo_jax.training.batches import (
+    LearnerView,
+    mini_batch,
+    num_micro_batches,
+    num_rows,
+)
+from hacpo_jax.training.drawn import Drawn
+from hacpo_jax.training.update import MiniBatch
+
+
+def whole_mini_batch(
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], micro_batch_rows: int
+) -> MiniBatch:
+    """All rows of an update, in micro-batches of at most so many."""
+    groups = len(pairs[0]) * views[0].responses.shape[2]
+    size = min(micro_batch_rows, groups)
+    rows = max(map(num_rows, views, pairs))
+    return mini_batch(views, pairs, size, num_micro_batches(groups, rows, size))
+
+
+def drawn_alone(indices: np.ndarray, rewards: np.ndarray, valid: np.ndarray, **given) -> Drawn:
+    """Answers of which nothing is known but what is given."""
+    nothing = np.zeros(rewards.shape, np.int32)
+    fields = {
+        "rollouts": (),
+        "texts": (),
+        "lengths": nothing,
+        "stopped": nothing > 0,
+        "sampled": nothing.astype(np.float32),
+        "drift": np.zeros(len(rewards)),
+        "gaps": None,
+        **given,
+    }
+    owners = np.zeros(len(indices), int)
+    return Drawn(indices, owners, 0, rewards=rewards, valid=valid, **fields)
