@@ -15,11 +15,12 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.models import AttentionKind, choose_attention
 from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.placement import Placement
 from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
-from hacpo_jax.training.places import lay_out
+from hacpo_jax.training.places import place
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
 
@@ -34,6 +35,7 @@ class Run:
       config: as resolved.
       agents: all agents, by index.
       groups: the same agents as they are trained together.
+      placement: which devices each group has, and why.
       layouts: where each group works.
       hosts: the processes that drive the run.
       train: problems to learn from.
@@ -45,6 +47,7 @@ class Run:
     config: Config
     agents: tuple[Agent, ...]
     groups: tuple[AgentGroup, ...]
+    placement: Placement
     layouts: tuple[Layout, ...]
     hosts: Hosts
     train: Problems
@@ -82,8 +85,7 @@ class Run:
     @property
     def partitioned(self) -> bool:
         """Whether no device belongs to two groups."""
-        meshes = [set(layout.mesh.devices.flat) for layout in self.layouts]
-        return len(meshes) > 1 and len(set().union(*meshes)) == sum(map(len, meshes))
+        return self.placement.mode == "partitioned"
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
@@ -101,12 +103,13 @@ class Run:
     @property
     def rescores(self) -> bool:
         """Whether the trainer scores own answers again before the first update of a step."""
-        chosen = self.config.training.behavior_log_probs
-        return self.dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
+        return rescores(self.config, self.dtype)
 
     def attention(self, group: AgentGroup) -> AttentionKind:
         """Which implementation of attention a group runs."""
-        return _attention(self.config, group, self.layout(group), self.dtype)
+        device = self.layout(group).mesh.devices.flat[0]
+        kind = self.config.training.attention
+        return choose_attention(kind, group.model, self.dtype, device=device)
 
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
@@ -180,10 +183,8 @@ def prepare(
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
-    layouts = lay_out(groups)
     dtype = compute_dtype(config.training.compute_dtype)
-    for group, layout in zip(groups, layouts, strict=True):
-        _attention(config, group, layout, dtype)
+    placement, layouts = place(config, groups, dtype, rescores(config, dtype))
     train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(
@@ -205,6 +206,7 @@ def prepare(
         config=config,
         agents=tuple(agents),
         groups=groups,
+        placement=placement,
         layouts=layouts,
         hosts=hosts,
         train=train,
@@ -233,10 +235,10 @@ def _train_problems(
     return train
 
 
-def _attention(config: Config, group: AgentGroup, layout: Layout, dtype) -> AttentionKind:
-    """By the devices that the group's programs are compiled for, which need not be there."""
-    device = layout.mesh.devices.flat[0]
-    return choose_attention(config.training.attention, group.model, dtype, device=device)
+def rescores(config: Config, dtype: jnp.dtype) -> bool:
+    """See `Run.rescores`."""
+    chosen = config.training.behavior_log_probs
+    return dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
 
 
 def compute_dtype(name: str) -> jnp.dtype:

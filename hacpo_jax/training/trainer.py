@@ -29,7 +29,7 @@ from hacpo_jax.training.places import abstract_learner, alone
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.saved_run import AGENTS, saved_steps
-from hacpo_jax.training.step import Frozen, RunState, train_step
+from hacpo_jax.training.step import Frozen, Policies, RunState, train_step
 from hacpo_jax.training.tracking import check_trackers, open_trackers
 from hacpo_jax.training.update import fresh_state
 from hacpo_jax.training.warm_start import warm_start
@@ -132,7 +132,10 @@ def start_or_resume(
         jax.tree.map(jnp.copy, learner.params) if want else None
         for want, learner in zip(wanted, first.learners, strict=True)
     ]
-    return state, [Frozen(*pair) for pair in zip(bases, references, strict=True)]
+    return state, [
+        layout.keep(Frozen(*pair))
+        for layout, *pair in zip(run.layouts, bases, references, strict=True)
+    ]
 
 
 def needs_reference(run: Run, group: AgentGroup) -> bool:
@@ -170,7 +173,7 @@ def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) 
 def fresh_run_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
-        fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group))
+        layout.keep(fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group)))
         for p, group, layout in zip(params, run.groups, run.layouts, strict=True)
     ]
     return RunState(0, 0, tuple(learners), _empty_history(run))
@@ -200,11 +203,8 @@ def evaluate(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Measure every agent on every benchmark: one row each, and rows of sample answers."""
     rows, samples = [], []
-    params = [
-        with_base(learner.params, still.base)
-        for learner, still in zip(state.learners, frozen, strict=True)
-    ]
-    for agent, name, answers in measure(run, params):
+    policies = Policies(run.layouts, state.learners, frozen)
+    for agent, name, answers in measure(run, policies):
         _check_grading(run, answers)
         draws = run.config.draws(name)
         scores = answers.summary(
