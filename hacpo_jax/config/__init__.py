@@ -6,21 +6,37 @@ from hacpo_jax.config.agents import Optimizer as OptimizerConfig
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.load import load_config, parse_config, save_config
 from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
-from hacpo_jax.config.task import Arithmetic, Jsonl, Task
+from hacpo_jax.config.task import (
+    Arithmetic,
+    Condition,
+    Hub,
+    Jsonl,
+    Parquet,
+    Preset,
+    ReasoningGym,
+    Task,
+    VerifierPart,
+)
 
 __all__ = [
     "AgentConfig",
     "Algorithm",
     "Arithmetic",
+    "Condition",
     "Config",
     "Evaluation",
+    "Hub",
     "Jsonl",
     "NewModel",
     "NewTokenizer",
     "OptimizerConfig",
+    "Parquet",
+    "Preset",
+    "ReasoningGym",
     "Sampling",
     "Task",
     "Training",
+    "VerifierPart",
     "WarmStart",
     "load_config",
     "parse_config",

@@ -172,7 +172,8 @@ _TOLD = {
     ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
     ("union_tag_not_found",): "must name its {discriminator}",
 }
-_TAGS = ("<path>", "<new>", "arithmetic", "jsonl")
+_KINDS = ("arithmetic", "reasoning_gym", "jsonl", "parquet", "hub", "preset")
+_TAGS = ("<path>", "<new>", *_KINDS)
 
 
 def _hint(path: list) -> str:

@@ -17,6 +17,7 @@ from hacpo_jax.config.schema import Config
 def config_table() -> str:
     """Every key with its default and meaning, from the docstrings of the sections."""
     rows = [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _rows(Config, "")]
+    rows = list(dict.fromkeys(rows))  # what several kinds have in common is told once
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
 
 
@@ -42,11 +43,14 @@ def _is_section_only(annotation: Any) -> bool:
 
 
 def _meanings(section: type[BaseModel]) -> dict[str, str]:
-    """Descriptions under "Attributes:" in a section's docstring."""
-    text = inspect.getdoc(section) or ""
-    block = text.partition("Attributes:\n")[2]
-    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block, flags=re.MULTILINE)
-    return {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in entries}
+    """Descriptions under "Attributes:" in the docstrings of a section and those it extends."""
+    meanings = {}
+    for part in reversed(section.__mro__):
+        block = inspect.cleandoc(part.__doc__ or "").partition("Attributes:\n")[2]
+        entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block, flags=re.MULTILINE)
+        for name, meaning in entries:
+            meanings[name] = " ".join(meaning.split()).replace("|", "\\|")
+    return meanings
 
 
 def _default(name: str, info) -> str:
