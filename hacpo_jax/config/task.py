@@ -58,7 +58,7 @@ class ReasoningGym(Section):
     size: int = Field(ge=1)
     seed: int = 0
     held_out_fraction: float = Field(0.1, ge=0.001, le=0.999)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Condition(Section):
@@ -93,7 +93,7 @@ class Selection(Section):
       max_bad_fraction: stop when more than this share of rows cannot be read.
     """
 
-    filter: list[Condition] = []
+    filter: tuple[Condition, ...] = ()
     shuffle_seed: int | None = None
     limit: int | None = Field(default=None, ge=1)
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)

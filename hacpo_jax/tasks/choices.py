@@ -65,7 +65,9 @@ def letter_choices(
         named = [answer == (label if kind == "label" else text) for label, text in choices]
     if sum(named) != 1:
         known = ", ".join(label if kind == "label" else text for label, text in choices)
-        what = f"index below {len(choices)}" if kind == "index" else f"{kind} of one choice: {known}"
+        what = (
+            f"index below {len(choices)}" if kind == "index" else f"{kind} of one choice: {known}"
+        )
         raise RowError(f"the answer {answer!r} is not the {what}")
     order = list(range(len(choices)))
     if shuffle is not None:

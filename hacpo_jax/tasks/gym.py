@@ -139,7 +139,7 @@ def _final(response: str) -> str:
     boxed = last_boxed(response)
     if boxed is not None:
         return boxed.strip()
-    before, opened, rest = response.rpartition("<answer>")
+    _, opened, rest = response.rpartition("<answer>")
     inside, closed, _ = rest.partition("</answer>")
     return inside.strip() if opened and closed else response.strip()
 
@@ -213,7 +213,9 @@ def _check_task(name: str, options: dict[str, Any]) -> None:
         raise UserError("name", name, remedy) from None
     if name not in DATASETS:
         close = difflib.get_close_matches(name, DATASETS, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(DATASETS)}"
+        hint = (
+            f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(DATASETS)}"
+        )
         raise UserError("name", name, f"no task of reasoning-gym; {hint}")
     settings = {field.name for field in dataclasses.fields(DATASETS[name][1])} - {"seed", "size"}
     unknown = sorted(set(options) - settings)

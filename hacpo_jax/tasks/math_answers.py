@@ -13,6 +13,13 @@ from math_verify.errors import TimeoutException
 from sympy import FiniteSet
 
 from hacpo_jax.tasks.boxed import last_boxed
+from hacpo_jax.tasks.math_text import (
+    TEXT_COMMAND,
+    final_number,
+    for_parser,
+    plain_form,
+    plain_number,
+)
 
 # Limits of one parse and of one comparison; the pool's wall clock is the limit of the whole.
 PARSE_SECONDS = 2
@@ -21,7 +28,6 @@ COMPARE_SECONDS = 2
 SEARCHED_CHARS = 4096
 
 _EXTRACTION = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-_TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|tt)?|mbox|math(?:rm|bf|it))\s*\{([^{}]*)\}")
 _BARE_WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z ,.'-]*")
 _ANSWER_PHRASE = re.compile(r"answer\s*(?:is|:)\s*:?|####", re.IGNORECASE)
 
@@ -29,8 +35,9 @@ _ANSWER_PHRASE = re.compile(r"answer\s*(?:is|:)\s*:?|####", re.IGNORECASE)
 def math_reward(response: str, answer: str) -> float:
     r"""Returns 1.0 if the response's final answer equals the gold answer, else 0.0.
 
-    The final answer is the last `\boxed{...}`, else the last expression. An answer that cannot be
-    parsed or compared is a wrong answer. Gold answers that are words, such as `\text{east}`, are
+    The final answer is the last `\boxed{...}`, else the last number or expression. An answer that
+    cannot be parsed or compared is a wrong answer. Degrees, units, percent and dollar signs and
+    thousands separators do not count. Gold answers that are words, such as `\text{east}`, are
     compared as text: as mathematics they would be products of letters.
 
     Args:
@@ -44,8 +51,11 @@ def math_reward(response: str, answer: str) -> float:
     final = _last_line_answer(response) if boxed is None else boxed
     gold_boxed = last_boxed(answer)
     gold = answer.strip() if gold_boxed is None else gold_boxed.strip()
-    if gold and gold == final.strip():
+    if gold and (gold == final.strip() or plain_form(gold) == plain_form(final)):
         return 1.0
+    quick = _quick_number(gold, final if boxed is not None else response, boxed is not None)
+    if quick is not None:
+        return float(quick)
     if _is_text(gold):
         return float(_text_key(gold) == _text_key(final))
     try:
@@ -57,10 +67,24 @@ def math_reward(response: str, answer: str) -> float:
         raise TimeoutError("the answer could not be parsed and compared in time") from None
 
 
+def _quick_number(gold: str, text: str, is_whole: bool) -> bool | None:
+    """Whether two plain numbers are equal, without a parse; None if not both are such."""
+    wanted = plain_number(gold)
+    if wanted is None:
+        return None
+    found = plain_number(text) if is_whole else final_number(text)
+    if found is None:
+        return None
+    if found.value == wanted.value:
+        return True
+    # One may be a share and the other in percent, or one be rounded: math-verify knows.
+    return False if found.whole and wanted.whole else None
+
+
 def _equal(targets: tuple[Any, ...], response: str, boxed: str | None) -> bool:
     if boxed is None:
         return _compare(targets, response[-SEARCHED_CHARS:])
-    if _compare(targets, rf"\boxed{{{boxed.strip()}}}"):
+    if _compare(targets, rf"\boxed{{{for_parser(boxed)}}}"):
         return True
     # The parts of a gold answer of several values may stand in a box each.
     several = any(isinstance(target, FiniteSet) for target in targets)
@@ -80,14 +104,15 @@ def _compare(targets: tuple[Any, ...], text: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _parse_gold(gold: str) -> tuple[Any, ...]:
-    delimited = "$" in gold.replace(r"\$", "")
-    text = gold if delimited else f"${gold}$"
+    text = for_parser(gold)
+    delimited = "$" in text.replace(r"\$", "")
+    text = text if delimited else f"${text}$"
     return tuple(parse(text, _EXTRACTION, parsing_timeout=PARSE_SECONDS, raise_on_error=True))
 
 
 def _is_text(gold: str) -> bool:
     plain = gold.strip("$ .,()")
-    wrapped = _TEXT_COMMAND.fullmatch(plain)
+    wrapped = TEXT_COMMAND.fullmatch(plain)
     if wrapped is not None:
         return any(character.isalpha() for character in wrapped[1])
     return _BARE_WORDS.fullmatch(plain) is not None
@@ -95,7 +120,7 @@ def _is_text(gold: str) -> bool:
 
 def _text_key(text: str) -> tuple[str, ...]:
     """Words without markup, case, brackets and spacing; the order of a list is not compared."""
-    plain = _TEXT_COMMAND.sub(r"\1", text).casefold()
+    plain = TEXT_COMMAND.sub(r"\1", text).casefold()
     parts = (" ".join(part.split()).strip(" .()$*\"'") for part in plain.split(","))
     return tuple(sorted(filter(None, parts)))
 
