@@ -214,8 +214,9 @@ def _sections(annotation: Any, prefix: str):
         yield annotation, prefix
         return
     origin = typing.get_origin(annotation)
-    if origin in (list, dict):
-        yield from _sections(typing.get_args(annotation)[-1], prefix + ".*")
+    if origin in (list, tuple, dict):
+        inner = [part for part in typing.get_args(annotation) if part is not ...]
+        yield from _sections(inner[-1], prefix + ".*")
     elif origin in (typing.Union, types.UnionType):
         for option in typing.get_args(annotation):
             yield from _sections(option, prefix)

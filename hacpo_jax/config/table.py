@@ -23,7 +23,11 @@ def config_table() -> str:
 
 def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
     meanings = _meanings(section)
-    for name, info in section.model_fields.items():
+    own_first = sorted(
+        section.model_fields.items(),
+        key=lambda f: f[0] not in vars(section).get("__annotations__", {}),
+    )
+    for name, info in own_first:
         key, below = prefix + name, list(_sections(info.annotation))
         # Laid out like `optimizer`, `algorithm` and `task.train`.
         known = key in ("agents.N.optimizer", "agents.N.algorithm", "task.eval")
@@ -66,9 +70,10 @@ def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, ""
     origin = typing.get_origin(annotation)
-    if origin in (list, dict):
-        for section, suffix in _sections(typing.get_args(annotation)[-1]):
-            yield section, (".N" if origin is list else ".NAME") + suffix
+    if origin in (list, tuple, dict):
+        inner = [part for part in typing.get_args(annotation) if part is not ...]
+        for section, suffix in _sections(inner[-1]):
+            yield section, (".NAME" if origin is dict else ".N") + suffix
     elif origin in (typing.Union, types.UnionType):
         for option in typing.get_args(annotation):
             yield from _sections(option)

@@ -58,14 +58,14 @@ class ReasoningGym(Section):
     size: int = Field(ge=1)
     seed: int = 0
     held_out_fraction: float = Field(0.1, ge=0.001, le=0.999)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default={})
 
 
 class Condition(Section):
     """What a column must be for a row to be taken; all that is named must hold.
 
     Attributes:
-      column: a field of the row; dots reach into nested objects.
+      column: a field of the row; dots reach into nested objects. null meets no condition.
       equals: its value.
       one_of: values of which it is one.
       matches: regular expression found in its text.
@@ -147,7 +147,7 @@ class Parquet(Table):
     """Parquet files; needs the extra `data`.
 
     Attributes:
-      kind: `parquet`.
+      kind: `parquet`, with the columns of `jsonl`.
       path: the file, or a folder with some for each split.
       split: which of a folder's files.
     """
@@ -161,7 +161,7 @@ class Hub(Table):
     """A data set of the Hugging Face hub; needs the extra `data`.
 
     Attributes:
-      kind: `hub`.
+      kind: `hub`, with the columns of `jsonl`.
       dataset: its id, or a directory that the `datasets` library reads.
       subset: its configuration, or several, read one after another.
       split: such as `train`.
@@ -174,6 +174,18 @@ class Hub(Table):
     split: str = "train"
     revision: str | None = None
 
+
+VERIFIERS = (
+    "exact",
+    "last_number",
+    "gsm8k",
+    "math",
+    "choice",
+    "reasoning_gym",
+    "auto",
+    "format",
+)
+"""Verifiers that have names."""
 
 BenchmarkName = Literal[
     "math_train",
@@ -198,7 +210,7 @@ class Preset(Selection):
     """A known benchmark, from the hub (needs the extra `data`) or a local path.
 
     Attributes:
-      kind: `preset`.
+      kind: `preset`, with the filter, order and limits of `jsonl`.
       name: `math_train`, `math`, `math500`, `gsm8k`, `aime24`, `aime25`, `amc23`, `minerva_math`,
         `olympiadbench`, `svamp`, `arc_challenge`, `arc_easy`, `commonsense_qa`, `openbookqa` or
         `sciq`.
@@ -249,9 +261,16 @@ class Verifier(Section):
       timeout: seconds one answer may take; then it counts as invalid.
     """
 
-    name: str | list[VerifierPart] = "exact"
+    name: str | Annotated[list[VerifierPart], Field(min_length=1)] = "exact"
     workers: int = Field(default=2, ge=1)
     timeout: float = Field(default=10.0, gt=0)
+
+    @property
+    def label(self) -> str:
+        """The name, or those that are added up."""
+        if isinstance(self.name, str):
+            return self.name
+        return " + ".join(f"{part.weight:g} {part.name}" for part in self.name)
 
 
 class Task(Section):

@@ -78,7 +78,7 @@ def _quick_number(gold: str, text: str, is_whole: bool) -> bool | None:
     if found.value == wanted.value:
         return True
     # One may be a share and the other in percent, or one be rounded: math-verify knows.
-    return False if found.whole and wanted.whole else None
+    return False if found.exact and wanted.exact else None
 
 
 def _equal(targets: tuple[Any, ...], response: str, boxed: str | None) -> bool:

@@ -3,7 +3,7 @@ r"""What can be told of a mathematical answer from its text alone, without parsi
 import re
 from collections import deque
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|tt)?|mbox|math(?:rm|bf|it))\s*\{([^{}]*)\}")
 _MAX_CHARS = 400  # longer answers are no plain numbers and equal only as they stand
@@ -17,16 +17,19 @@ _SIGNS = re.compile(r"\\?%|\\\$")
 _SPLIT_GROUPS = re.compile(r",\s*\\!\s*")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?![\d,])")
-_WORDS = r"(?:[a-zA-Z]{3,}|[ckm]?m|in|ft|[ck]?g|mL|L|s|h)(?:\s*(?:/|per|of)?\s*[a-zA-Z]+)*"
+# A letter may be a variable, so units are marked as text, short and known, or words apart.
 _UNIT = re.compile(
-    rf"(?<=[\d}}])\s*(?:\\(?:text|mbox|mathrm)\s*\{{[^{{}}]*\}}|{_WORDS})"
-    r"(?:\s*\^\s*\{?\d\}?)?\.?$"
+    r"(?<=[\d}])(?:\s*\\(?:text|mbox|mathrm)\s*\{[^{}]*\}|\s*(?:[ckm]m|kg|ft|mL)"
+    r"|\s+[a-zA-Z]{3,}(?:\s*(?:/|per|of)?\s*[a-zA-Z]+)*)(?:\s*\^\s*\{?\d\}?)?\.?$"
 )
-_NOT_UNITS = re.compile(r"\b(?:and|or|pi|sqrt|sin|cos|tan|log|ln|base|mod|to)\b")
+_NOT_UNITS = re.compile(r"\b(?:and|or|pi|sqrt|sin|cos|tan|log|ln|base|mod|to|[ap]\.?m)\b")
 _POWER_OF_TEN = re.compile(
-    r"(?:\\times|\\cdot|\*|\u00d7)\s*10\s*(?:\^|\*\*)\s*\{?\s*(-?\d{1,6})\s*\}?$"
+    r"(?:\\times|\\cdot|\*|\u00d7)\s*10\s*(?:\^|\*\*)\s*\{?\s*(-?\d{1,3})\s*\}?$"
 )
-_DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,6})?", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_FRACTION = re.compile(
+    r"(?P<minus>-)?(?:\\frac\{|\()?(?P<top>-?\d+)(?:\}\{|\)?/\(?)(?P<over>\d+)[})]?", re.ASCII
+)
 _LAST_NUMBER = re.compile(
     r"(?:(?<=[\s$:])|^)(?P<number>-?\s?(?:\\?\$)?\d+(?:,\d{3})*(?:\.\d+)?)"
     r"(?P<after>\\?%|°)?(?=[\s$.,;:!?)*]|$)",
@@ -42,18 +45,18 @@ class Number:
 
     Args:
       value: its value; a percent sign is not applied.
-      whole: it is an integer without a percent sign, which no rounding can explain.
+      exact: it is an integer or a fraction, without a percent sign and a decimal point.
     """
 
-    value: Decimal
-    whole: bool
+    value: Fraction
+    exact: bool
 
 
 def plain_form(text: str) -> str:
     """The text without what means nothing: spaces, sizes of brackets, dollars, degrees, units."""
     if len(text) > _MAX_CHARS:
         return text
-    text = _SPLIT_GROUPS.sub(",", text.strip().strip("$"))
+    text = _SPLIT_GROUPS.sub(",", text.lstrip(" \n\t$*").rstrip(" \n\t$*."))
     text = _SIGNS.sub("", _DEGREES.sub("", _SIZES.sub("", text)))
     text = _BARE_FRACTION.sub(r"\\frac{\1\2}{\3\4}", _FRACTIONS.sub(r"\\frac", text))
     text = _without_unit(_SPACES.sub(" ", text).strip(" .*"))
@@ -69,21 +72,19 @@ def for_parser(text: str) -> str:
 
 
 def plain_number(text: str) -> Number | None:
-    """A text that is one decimal number and nothing else, else None."""
+    """A text that is one integer, decimal number or fraction and nothing else, else None."""
     plain = plain_form(text)
     power = _POWER_OF_TEN.search(plain)
     if power is not None:
         plain = f"{plain[: power.start()]}e{power[1]}"
-    if len(plain) > _MAX_CHARS or _DECIMAL.fullmatch(plain) is None:
+    # Three digits of an exponent at most: 1e999999 as an integer would fill the memory.
+    if _DECIMAL.fullmatch(plain):
+        return Number(Fraction(plain), "%" not in text and plain.lstrip("+-").isdecimal())
+    fraction = _FRACTION.fullmatch(plain)
+    if fraction is None or not int(fraction["over"]):
         return None
-    try:
-        value = Decimal(plain)
-    except InvalidOperation:
-        return None
-    # Digits tell, never the value as an integer: that of 1e999999 would fill the memory.
-    digits, _, fraction = plain.partition(".")
-    whole = "%" not in text and not fraction.strip("0") and digits.lstrip("+-").isdecimal()
-    return Number(value, whole)
+    value = Fraction(int(fraction["top"]), int(fraction["over"]))
+    return Number(-value if fraction["minus"] else value, "%" not in text)
 
 
 def final_number(response: str) -> Number | None:

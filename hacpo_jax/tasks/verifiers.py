@@ -167,7 +167,9 @@ def make_verifier(
         raise UserError("workers", workers, "must be at least 1")
     if not 0 < timeout < float("inf"):
         raise UserError("timeout", timeout, "must be a positive number of seconds")
-    named = [{"name": name}] if isinstance(name, str) else [_fields(part) for part in name]
+    named: list[dict[str, Any]] = (
+        [{"name": name}] if isinstance(name, str) else [_fields(part) for part in name]
+    )
     if not named:
         raise UserError("verifier", [], "an empty list; name at least one verifier")
     return Verifier(
