@@ -13,7 +13,7 @@ _SIZES = re.compile(r"\\(?:left|right|displaystyle|big|Big|bigg|Bigg)(?![a-zA-Z]
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{(\w)\})\s*(?:(\d)|\{(\w)\})")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|°|\\degree(?![a-zA-Z])")
-_SIGNS = re.compile(r"\\?%|\\\$")
+_SIGNS = re.compile(r"\\?%|\\?\$")
 _SPLIT_GROUPS = re.compile(r",\s*\\!\s*")
 _LOOSE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?![\d,])")
@@ -56,7 +56,7 @@ def plain_form(text: str) -> str:
     """The text without what means nothing: spaces, sizes of brackets, dollars, degrees, units."""
     if len(text) > _MAX_CHARS:
         return text
-    text = _SPLIT_GROUPS.sub(",", text.lstrip(" \n\t$*").rstrip(" \n\t$*."))
+    text = _SPLIT_GROUPS.sub(",", text.lstrip(" \n\t*").rstrip(" \n\t$*."))
     text = _SIGNS.sub("", _DEGREES.sub("", _SIZES.sub("", text)))
     text = _BARE_FRACTION.sub(r"\\frac{\1\2}{\3\4}", _FRACTIONS.sub(r"\\frac", text))
     text = _without_unit(_SPACES.sub(" ", text).strip(" .*"))

@@ -102,7 +102,7 @@ def test_format(response, pattern, reward):
         ("The answer is B.", "B", 1.0),
         (r"\boxed{\frac{2}{4}}", r"\frac12", 1.0),
         (r"\boxed{12}", "13", 0.0),
-        ("it is x", "x", 1.0),
+        ("it is $x$", "x", 1.0),
     ],
 )
 def test_auto(response, answer, reward):
