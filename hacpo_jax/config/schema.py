@@ -189,8 +189,18 @@ def _check_held_out(config: Config) -> None:
 
 
 def _check_verifier(config: Config) -> None:
-    """The largest reward of a sum of verifiers is the sum of the weights."""
+    """Verifiers fit the problems, and the largest reward of a sum is the sum of the weights."""
     parts = config.task.verifier.name
+    names = [parts] if isinstance(parts, str) else [part.name for part in parts]
+    for key, source in {"train": config.task.train, **config.task.eval}.items():
+        made = isinstance(source, ReasoningGym)
+        for name in names:
+            if made and name in VERIFIERS and name not in ("reasoning_gym", "auto", "format"):
+                remedy = f"cannot check the reasoning-gym problems of {key}; use reasoning_gym"
+                raise UserError("task.verifier.name", name, f"{remedy}, or auto for mixed problems")
+            if not made and name == "reasoning_gym":
+                remedy = f"cannot check the problems of {key}, which are of another kind; use auto"
+                raise UserError("task.verifier.name", name, remedy)
     if isinstance(parts, str):
         return
     for i, part in enumerate(parts):

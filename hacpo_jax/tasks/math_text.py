@@ -11,7 +11,9 @@ _MAX_CHARS = 400  # longer answers are no plain numbers and equal only as they s
 _SPACES = re.compile(r"\\[,;:! ]|~|\\quad|\\qquad|\s+")
 _SIZES = re.compile(r"\\(?:left|right|displaystyle|big|Big|bigg|Bigg)(?![a-zA-Z])")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
-_BARE_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{(\w)\})\s*(?:(\d)|\{(\w)\})")
+_BARE_FRACTION = re.compile(
+    r"\\[dtc]?frac(?![a-zA-Z])\s*(\d|\{\w\}|\\pi(?![a-zA-Z]))\s*(\d|\{\w\}|\\pi(?![a-zA-Z]))"
+)
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|°|\\degree(?![a-zA-Z])")
 _SIGNS = re.compile(r"\\?%|\\?\$")
 _SPLIT_GROUPS = re.compile(r",\s*\\!\s*")
@@ -58,17 +60,18 @@ def plain_form(text: str) -> str:
         return text
     text = _SPLIT_GROUPS.sub(",", text.lstrip(" \n\t*").rstrip(" \n\t$*."))
     text = _SIGNS.sub("", _DEGREES.sub("", _SIZES.sub("", text)))
-    text = _BARE_FRACTION.sub(r"\\frac{\1\2}{\3\4}", _FRACTIONS.sub(r"\\frac", text))
+    text = _FRACTIONS.sub(r"\\frac", _BARE_FRACTION.sub(_braced_fraction, text))
     text = _without_unit(_SPACES.sub(" ", text).strip(" .*"))
     text = _GROUPED.sub(lambda number: re.sub(r"[,{}]", "", number.group()), text)
     return _LOOSE_SPACE.sub("", text)
 
 
 def for_parser(text: str) -> str:
-    r"""The text as math-verify reads it best: without units, degrees and `\!` between digits."""
+    r"""The text as math-verify reads it best: without units and degrees, with all braces."""
     if len(text) > _MAX_CHARS:
         return text.strip()
-    return _without_unit(_DEGREES.sub("", _SPLIT_GROUPS.sub(",", text)).strip())
+    text = _DEGREES.sub("", _SPLIT_GROUPS.sub(",", text)).strip().removesuffix(".")
+    return _without_unit(_BARE_FRACTION.sub(_braced_fraction, text))
 
 
 def plain_number(text: str) -> Number | None:
@@ -104,6 +107,12 @@ def final_number(response: str) -> Number | None:
     if not equals and _OPERATORS.search(before) is not None:
         return None
     return plain_number(re.sub(r"[$\\\s](?!%)", "", found.group()))
+
+
+def _braced_fraction(found: re.Match[str]) -> str:
+    r"""`\frac59` and `\frac\pi 4` with all their braces."""
+    top, over = (part.strip("{}") for part in found.groups())
+    return rf"\frac{{{top}}}{{{over}}}"
 
 
 def _without_unit(text: str) -> str:

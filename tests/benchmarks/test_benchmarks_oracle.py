@@ -1,4 +1,4 @@
-r"""Gold answers in usual phrasings score 1 and perturbed ones 0, in every benchmark file.
+"""Gold answers in usual phrasings score 1 and perturbed ones 0, in every benchmark file.
 
 A sample of the rows of large files, to keep this short; all of them are graded by
 `python benchmarks/verify.py DATA --oracle`, where 99% or more of every file's rows are right in all
@@ -30,6 +30,13 @@ EXCEPTIONS = {
         "test:262",  # \hbar ends its parse: 2 is left of the expression
     },
     "olympiadbench": {"test:123"},  # N = n: both sides are taken for one symbol
+    "math": {"test:2855"},  # 1/2004!: numbers that small are all alike
+    "math_train": {
+        "train:2229",  # 0.56 = 56\\%: the left side counts
+        "train:3123",  # tan θ = 2θ, which does not compare in time
+        "train:6787",  # a matrix with \\phantom in it
+        "train:7398",  # 1/2^98
+    },
 }
 # Golds of our own in the forms that the files have, so that there is something without them.
 GOLDS = [
@@ -91,8 +98,8 @@ def test_benchmark_files(math, shared_dir, name):
     assert {miss.id for miss in misses(math, examples)} <= EXCEPTIONS.get(name, set())
 
 
-def test_exceptions_are_few(shared_dir):
-    rows = {"minerva_math": 272, "olympiadbench": 675}
+def test_exceptions_are_few():
+    rows = {"minerva_math": 272, "olympiadbench": 675, "math": 5000, "math_train": 7500}
     for name, ids in EXCEPTIONS.items():
         assert len(ids) <= 0.01 * rows[name]
 

@@ -138,18 +138,36 @@ def test_a_section_of_the_config():
         load_examples(source.model_copy(update={"name": "nope"}), "task.train")
 
 
-def test_a_run_divides_its_problems_in_one_way():
-    sides = {"kind": "reasoning_gym", "name": "chain_sum", "size": 8}
+SIDES = {"kind": "reasoning_gym", "name": "chain_sum", "size": 8}
+OTHER = {"kind": "preset", "name": "gsm8k"}
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "verifier", "told"),
+    [
+        (
+            SIDES,
+            {**SIDES, "split": "held_out", "held_out_fraction": 0.2},
+            "reasoning_gym",
+            r"task\.eval\.x\.held_out_fraction = 0\.2: must equal",
+        ),
+        (SIDES, SIDES, "math", "task.verifier.name = 'math': cannot check the reasoning-gym"),
+        (OTHER, SIDES, "exact", "cannot check the reasoning-gym problems of x; use reasoning_gym"),
+        (SIDES, OTHER, "reasoning_gym", "cannot check the problems of x, .* use auto"),
+        (SIDES, OTHER, "auto", None),
+    ],
+)
+def test_what_a_run_refuses(train, held_out, verifier, told):
     data = {
         "run_dir": "runs/x",
-        "task": {
-            "train": sides,
-            "eval": {"x": {**sides, "split": "held_out", "held_out_fraction": 0.2}},
-        },
+        "task": {"train": train, "eval": {"x": held_out}, "verifier": {"name": verifier}},
         "agents": [{"name": "a", "model": "somewhere"}],
         "algorithm": {"name": "gspo"},
         "sampling": {"max_new_tokens": 4},
         "training": {"steps": 1, "prompts_per_step": 4, "mini_batch_prompts": 4},
     }
-    with pytest.raises(UserError, match=r"task\.eval\.x\.held_out_fraction = 0\.2: must equal"):
+    if told is None:
+        parse_config(data)
+        return
+    with pytest.raises(UserError, match=told):
         parse_config(data)
