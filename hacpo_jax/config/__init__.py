@@ -7,22 +7,38 @@ from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.load import config_text, load_config, parse_config, save_config
 from hacpo_jax.config.mesh import Mesh as MeshConfig
 from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
-from hacpo_jax.config.task import Arithmetic, Jsonl, Task
+from hacpo_jax.config.task import (
+    Arithmetic,
+    Condition,
+    Hub,
+    Jsonl,
+    Parquet,
+    Preset,
+    ReasoningGym,
+    Task,
+    VerifierPart,
+)
 
 __all__ = [
     "AgentConfig",
     "Algorithm",
     "Arithmetic",
+    "Condition",
     "Config",
     "Evaluation",
+    "Hub",
     "Jsonl",
     "MeshConfig",
     "NewModel",
     "NewTokenizer",
     "OptimizerConfig",
+    "Parquet",
+    "Preset",
+    "ReasoningGym",
     "Sampling",
     "Task",
     "Training",
+    "VerifierPart",
     "WarmStart",
     "config_text",
     "load_config",

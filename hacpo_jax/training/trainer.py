@@ -206,7 +206,7 @@ def _check_grading(run: Run, answers: Graded) -> None:
     Raises:
       UserError: no answer could be graded, or a reward is above the largest one.
     """
-    name, max_reward = run.config.task.verifier.name, run.config.algorithm.max_reward
+    name, max_reward = run.config.task.verifier.label, run.config.algorithm.max_reward
     if not answers.valid.any():
         remedy = f"could grade none of {answers.valid.size} answers; {run.verifier.first_error}"
         raise UserError("task.verifier.name", name, remedy)
