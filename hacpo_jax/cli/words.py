@@ -35,6 +35,7 @@ class Command:
       help: whether help is asked for.
       hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
         the fields of `hacpo_jax.parallel.hosts.Flags`.
+      quiet: whether progress is not to be shown.
     """
 
     verb: str | None
@@ -43,6 +44,7 @@ class Command:
     settings: tuple[str, ...]
     help: bool
     hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    quiet: bool = False
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -53,7 +55,8 @@ def parse(words: Sequence[str]) -> Command:
     """
     rest = list(words)
     asks_help = any(word in ("-h", "--help") for word in rest)
-    rest = [word for word in rest if word not in ("-h", "--help")]
+    quiet = "--quiet" in rest
+    rest = [word for word in rest if word not in ("-h", "--help", "--quiet")]
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
@@ -72,7 +75,8 @@ def parse(words: Sequence[str]) -> Command:
         else:
             paths.append(word)
     hosts = _hosts(verb, values)
-    return Command(verb, values.get("--config"), tuple(paths), tuple(settings), asks_help, hosts)
+    config = values.get("--config")
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, quiet)
 
 
 def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    known = [*_AFTER, "--help"]
+    known = [*_AFTER, "--quiet", "--help"]
     close = difflib.get_close_matches(word, known, n=1)
     nearest = f"did you mean {close[0]}? " if close else ""
     return f"{nearest}There are {', '.join(known)}; settings are key=value words"

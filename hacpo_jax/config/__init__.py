@@ -4,9 +4,10 @@ from hacpo_jax.config.agents import Agent as AgentConfig
 from hacpo_jax.config.agents import NewModel, NewTokenizer, WarmStart
 from hacpo_jax.config.agents import Optimizer as OptimizerConfig
 from hacpo_jax.config.algorithm import Algorithm
+from hacpo_jax.config.evaluation import Draws, Evaluation
 from hacpo_jax.config.load import config_text, load_config, parse_config, save_config
 from hacpo_jax.config.mesh import Mesh as MeshConfig
-from hacpo_jax.config.schema import Config, Evaluation, Sampling, Training
+from hacpo_jax.config.schema import Config, Sampling, Training
 from hacpo_jax.config.task import (
     Arithmetic,
     Condition,
@@ -18,6 +19,7 @@ from hacpo_jax.config.task import (
     Task,
     VerifierPart,
 )
+from hacpo_jax.config.tracking import Tracking, Wandb
 
 __all__ = [
     "AgentConfig",
@@ -25,6 +27,7 @@ __all__ = [
     "Arithmetic",
     "Condition",
     "Config",
+    "Draws",
     "Evaluation",
     "Hub",
     "Jsonl",
@@ -37,8 +40,10 @@ __all__ = [
     "ReasoningGym",
     "Sampling",
     "Task",
+    "Tracking",
     "Training",
     "VerifierPart",
+    "Wandb",
     "WarmStart",
     "config_text",
     "load_config",

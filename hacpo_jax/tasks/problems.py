@@ -121,6 +121,9 @@ class Problems:
         )
 
 
+NO_PROBLEMS = Problems((), (), (), 0)
+
+
 def encode_problems(
     examples: Sequence[Example],
     agents: "Sequence[Agent]",

@@ -72,6 +72,7 @@ def update_metrics(updates: list[dict], member: int, agent: Agent, run: Run) -> 
         name = "own" if peer.index == agent.index else peer.name
         if name != "own" and not shares:
             continue
+        found[f"samples/{name}"] = int(sum(row[f"count/{peer.index}"] for row in rows))
         for metric in ("ratio", "clip_fraction", "capped_fraction"):
             found[f"{metric}/{name}"] = _weighted(
                 rows, f"{metric}/{peer.index}", f"count/{peer.index}"

@@ -1,7 +1,7 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -17,8 +17,8 @@ from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.placement import Placement
 from hacpo_jax.rollout import DecodeSpec, Sampler
-from hacpo_jax.tasks import Verifier, check_template, make_verifier, render
-from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
+from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
+from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.places import place
 from hacpo_jax.training.scoring import PolicySpec
@@ -63,8 +63,8 @@ class Run:
         raise ValueError(f"agent {agent.name!r} is in no group of this run")
 
     def layout(self, group: AgentGroup) -> Layout:
-        """Where a group works."""
-        return self.layouts[self.groups.index(group)]
+        """Where a group, or a part of one, works."""
+        return self.layouts[self.place(group.agents[0])[0]]
 
     def each_group(
         self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
@@ -116,11 +116,11 @@ class Run:
         sampling = self.config.sampling
         return self._decode_spec(group, Sampler(sampling.temperature), sampling.max_new_tokens)
 
-    def evaluation_spec(self, group: AgentGroup) -> DecodeSpec:
-        """How answers to benchmarks are drawn."""
-        evaluation = self.config.evaluation
-        sampler = Sampler(evaluation.temperature, evaluation.top_k, evaluation.top_p)
-        return self._decode_spec(group, sampler, evaluation_tokens(self.config))
+    def evaluation_spec(self, group: AgentGroup, benchmark: str) -> DecodeSpec:
+        """How answers to a benchmark are drawn."""
+        draws = self.config.draws(benchmark)
+        sampler = Sampler(draws.temperature, draws.top_k, draws.top_p)
+        return self._decode_spec(group, sampler, draws.max_new_tokens)
 
     def _decode_spec(self, group: AgentGroup, sampler: Sampler, max_new_tokens: int) -> DecodeSpec:
         return DecodeSpec(
@@ -160,20 +160,23 @@ class Run:
         )
 
 
-def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> Run:
+def prepare(
+    config: Config, saved: Path | None = None, hosts: Hosts = ALONE, *, training: bool = True
+) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
 
     Args:
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
       hosts: the processes that drive the run, of which this is one.
+      training: whether there is training; without it no training problem is read.
 
     Raises:
       UserError: something in the config cannot work.
     """
     task = config.task
     check_template(task.template, "task.template")
-    train_examples = load_examples(task.train, "task.train")
+    train_examples = load_examples(task.train, "task.train") if training else ()
     benchmark_examples = {
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
@@ -182,25 +185,13 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
     groups = tuple(group_agents(agents))
     dtype = compute_dtype(config.training.compute_dtype)
     placement, layouts = place(config, groups, dtype, rescores(config, dtype))
-    train = encode_problems(
-        train_examples,
-        agents,
-        task,
-        max_new_tokens=config.sampling.max_new_tokens,
-        field="task.train",
-    )
-    if len(train) < config.training.prompts_per_step:
-        raise UserError(
-            "training.prompts_per_step",
-            config.training.prompts_per_step,
-            f"there are only {len(train)} training problems; lower it or add problems",
-        )
+    train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(
             examples,
             agents,
             task,
-            max_new_tokens=evaluation_tokens(config),
+            max_new_tokens=config.draws(name).max_new_tokens,
             field=f"task.eval.{name}",
         )
         for name, examples in benchmark_examples.items()
@@ -225,9 +216,23 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
     )
 
 
-def evaluation_tokens(config: Config) -> int:
-    """Longest answer in evaluations."""
-    return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
+def _train_problems(
+    config: Config, examples: Sequence[Example], agents: Sequence[Agent]
+) -> Problems:
+    train = encode_problems(
+        examples,
+        agents,
+        config.task,
+        max_new_tokens=config.sampling.max_new_tokens,
+        field="task.train",
+    )
+    if len(train) < config.training.prompts_per_step:
+        raise UserError(
+            "training.prompts_per_step",
+            config.training.prompts_per_step,
+            f"there are only {len(train)} training problems; lower it or add problems",
+        )
+    return train
 
 
 def rescores(config: Config, dtype: jnp.dtype) -> bool:
