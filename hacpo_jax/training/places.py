@@ -14,13 +14,15 @@ from hacpo_jax.parallel.mesh import MeshSizes, all_devices, fit, make_mesh
 from hacpo_jax.training.update import LearnerState, init_state, state_axes
 
 
-def lay_out(groups: Sequence[AgentGroup]) -> tuple[Layout, ...]:
-    """The mesh of every group, over all devices of all processes.
+def lay_out(
+    groups: Sequence[AgentGroup], devices: Sequence[Any] | None = None
+) -> tuple[Layout, ...]:
+    """The mesh of every group, over the given devices, or all devices of all processes.
 
     Raises:
       UserError: a mesh does not fit its agents or the devices.
     """
-    devices = all_devices()
+    devices = all_devices() if devices is None else devices
     return tuple(Layout(make_mesh(sizes_of(group, devices), devices)) for group in groups)
 
 

@@ -26,18 +26,14 @@ Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """The fixed part of a run.
+class Programs:
+    """What the programs of a run are compiled from.
 
     Args:
       config: as resolved.
       agents: all agents, by index.
       groups: the same agents as they are trained together.
       layouts: where each group works.
-      hosts: the processes that drive the run.
-      train: problems to learn from.
-      benchmarks: problems to measure on, by name.
-      verifier: grades answers; close it when done.
       dtype: dtype of activations.
     """
 
@@ -45,10 +41,6 @@ class Run:
     agents: tuple[Agent, ...]
     groups: tuple[AgentGroup, ...]
     layouts: tuple[Layout, ...]
-    hosts: Hosts
-    train: Problems
-    benchmarks: dict[str, Problems]
-    verifier: Verifier
     dtype: jnp.dtype
 
     def place(self, agent: Agent) -> tuple[int, int]:
@@ -61,15 +53,6 @@ class Run:
     def layout(self, group: AgentGroup) -> Layout:
         """Where a group works."""
         return self.layouts[self.groups.index(group)]
-
-    def each_group(self, work: Callable[[int, AgentGroup], Result]) -> list[Result]:
-        """What `work` makes of every group and its number: in turn, or at the same time where
-        groups have devices of their own."""
-        pairs = list(enumerate(self.groups))
-        if not self.partitioned:
-            return [work(g, group) for g, group in pairs]
-        with ThreadPoolExecutor(len(pairs)) as pool:
-            return list(pool.map(lambda pair: work(*pair), pairs))
 
     @property
     def partitioned(self) -> bool:
@@ -95,6 +78,10 @@ class Run:
         """Whether the trainer scores own answers again before the first update of a step."""
         chosen = self.config.training.behavior_log_probs
         return self.dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
+
+    def keeps_reference(self, group: AgentGroup) -> bool:
+        """Whether the frozen start of a group's policies is looked at again."""
+        return group.algorithm.kl_coef > 0 or self.config.diagnostics.every is not None
 
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
@@ -141,6 +128,32 @@ class Run:
             entropy_coef=algorithm.entropy_coef,
             rescue_coef=algorithm.rescue_coef,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Programs):
+    """The fixed part of a run.
+
+    Args:
+      hosts: the processes that drive the run.
+      train: problems to learn from.
+      benchmarks: problems to measure on, by name.
+      verifier: grades answers; close it when done.
+    """
+
+    hosts: Hosts
+    train: Problems
+    benchmarks: dict[str, Problems]
+    verifier: Verifier
+
+    def each_group(self, work: Callable[[int, AgentGroup], Result]) -> list[Result]:
+        """What `work` makes of every group and its number: in turn, or at the same time where
+        groups have devices of their own."""
+        pairs = list(enumerate(self.groups))
+        if not self.partitioned:
+            return [work(g, group) for g, group in pairs]
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            return list(pool.map(lambda pair: work(*pair), pairs))
 
 
 def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> Run:
@@ -211,9 +224,10 @@ def evaluation_tokens(config: Config) -> int:
     return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
 
 
-def compute_dtype(name: str) -> jnp.dtype:
-    """The dtype that `training.compute_dtype` names; `auto` follows the platform."""
+def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
+    """The dtype that `training.compute_dtype` names; `auto` follows the platform, None the one at
+    hand."""
     if name == "auto":
         # Skinny bfloat16 products are several times slower than float32 ones on CPU.
-        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -14,8 +14,8 @@ from hacpo_jax.exchange import Rollout
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params, with_base
 from hacpo_jax.parallel.layout import fetch
-from hacpo_jax.training.batches import LearnerView, update_order
-from hacpo_jax.training.cut import cut_updates
+from hacpo_jax.training.batches import LearnerView
+from hacpo_jax.training.cut import cut_updates, update_pairs
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
 from hacpo_jax.training.drawn import Drawn
@@ -169,24 +169,10 @@ def _update_group(
     step: int,
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
-    training, algorithm, layout = run.config.training, group.algorithm, run.layout(group)
-    orders = [
-        update_order(
-            view.learner,
-            len(run.agents),
-            training.prompts_per_step,
-            training.mini_batch_prompts,
-            share=algorithm.shares_answers,
-            order=algorithm.minibatch_order,
-            rng=np.random.default_rng([run.config.seed, step, 2]),
-        )
-        for view in views
-    ]
+    layout = run.layout(group)
     updates = range(run.updates_per_step(group))
     name = f"step {step} rows of {group.name}"
-    batches = cut_updates(
-        run, group, drawn, views, [[order[u] for order in orders] for u in updates], name
-    )
+    batches = cut_updates(run, group, drawn, views, update_pairs(run, group, step), name)
     spec, learners, found = run.update_spec(group), np.array(group.indices), []
     with layout.use():
         for u, rows in zip(updates, batches, strict=True):

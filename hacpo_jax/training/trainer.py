@@ -105,7 +105,7 @@ def start_or_resume(
             base_params(group, run.config.seed, run.param_dtype, run.layout(group))
             for group in run.groups
         ]
-    wanted = [needs_reference(run, group) for group in run.groups]
+    wanted = [run.keeps_reference(group) for group in run.groups]
     first = checkpoints.restore(abstract_state(run), 0) if latest and any(wanted) else state
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
     references = [
@@ -113,11 +113,6 @@ def start_or_resume(
         for want, learner in zip(wanted, first.learners, strict=True)
     ]
     return state, [Frozen(*pair) for pair in zip(bases, references, strict=True)]
-
-
-def needs_reference(run: Run, group: AgentGroup) -> bool:
-    """Whether the frozen start of a group's policies is looked at again."""
-    return group.algorithm.kl_coef > 0 or run.config.diagnostics.every is not None
 
 
 def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
