@@ -129,6 +129,7 @@ def _answers(group: "AgentGroup", params: "dict | Adapted", options: _Options):
     import numpy as np
 
     from hacpo_jax.exchange import response_texts
+    from hacpo_jax.models import choose_attention
     from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys
     from hacpo_jax.training.run import compute_dtype
 
@@ -143,6 +144,7 @@ def _answers(group: "AgentGroup", params: "dict | Adapted", options: _Options):
             )
             raise UserError("prompt", text, remedy)
     room = positions - max(map(len, prompts))
+    dtype = compute_dtype("auto")
     spec = DecodeSpec(
         model=group.model,
         sampler=Sampler(options.temperature, options.top_k, options.top_p),
@@ -150,7 +152,8 @@ def _answers(group: "AgentGroup", params: "dict | Adapted", options: _Options):
         stop_ids=tokenizer.stop_ids,
         num_tokens=tokenizer.size,
         missing_ids=tokenizer.missing_ids,
-        dtype=compute_dtype("auto"),
+        dtype=dtype,
+        attention=choose_attention("auto", group.model, dtype),
     )
     # The same draws for an agent of a run and for its export, whichever its place in the run.
     keys = answer_keys(options.seed, [0], 0, range(len(prompts)), options.samples)

@@ -59,6 +59,9 @@ class Training(Section):
         `trainer`'s at the cost of one more pass; `auto` takes the sampler's in float32, where both
         agree, and the trainer's in bfloat16, where they differ by more than the own clip is wide.
       remat: recompute layers in the backward pass instead of storing them.
+      attention: its implementation over whole sequences: `xla` (plain), `cudnn` (flash attention of
+        NVIDIA GPUs from compute capability 8.0 on, in bfloat16) or `splash` (of TPUs); `auto` is
+        the platform's own where it can run the model, and `xla` elsewhere.
     """
 
     steps: int = Field(ge=1)
@@ -71,6 +74,7 @@ class Training(Section):
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     behavior_log_probs: Literal["auto", "sampler", "trainer"] = "auto"
     remat: bool = False
+    attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
 
 
 class Evaluation(Section):

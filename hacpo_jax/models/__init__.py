@@ -4,6 +4,7 @@ from hacpo_jax.models.attention import KeyValues
 from hacpo_jax.models.config import Lora, ModelConfig, RopeScaling
 from hacpo_jax.models.decoder import Decoder
 from hacpo_jax.models.export import save_model, save_model_config
+from hacpo_jax.models.flash_attention import AttentionKind, choose_attention
 from hacpo_jax.models.functional import (
     abstract_params,
     abstract_trained,
@@ -28,6 +29,7 @@ from hacpo_jax.models.weights import (
 
 __all__ = [
     "Adapted",
+    "AttentionKind",
     "Decoder",
     "KeyValues",
     "Lora",
@@ -38,6 +40,7 @@ __all__ = [
     "base_axes",
     "bind",
     "check_weights",
+    "choose_attention",
     "config_from_hf",
     "config_to_hf",
     "gathered",

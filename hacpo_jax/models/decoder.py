@@ -12,13 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hacpo_jax.models.attention import (
-    KeyValues,
-    causal_attention,
-    layer_windows,
-    shared_prompt_attention,
-)
+from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.parallel.rules import constrain
@@ -194,6 +190,7 @@ class Decoder(nnx.Module):
         *,
         dtype: jnp.dtype,
         remat: bool = False,
+        attention: AttentionKind = "xla",
     ) -> jax.Array:
         """Final hidden states of whole sequences.
 
@@ -203,34 +200,34 @@ class Decoder(nnx.Module):
           valid: `[B, T]`, False at padding, which may be on either side.
           dtype: dtype of the activations.
           remat: recompute each layer's inside in the backward pass instead of storing it.
+          attention: its implementation, see `hacpo_jax.models.flash_attention`.
 
         Returns:
           `[B, T, H]` in `dtype`.
         """
 
-        def run(layer: Layer, window, x, cos, sin):
-            def attend(q, k, v):
-                return causal_attention(q, k, v, positions, valid, window)
-
+        def run(layer: Layer, attend: Attend, x, cos, sin):
             return layer(x, cos, sin, attend)[0], None
 
-        longest = tokens.shape[1]
-        return self._scan(run, tokens, positions, longest, dtype, remat=remat)[0]
+        return self._sequences(run, tokens, positions, valid, dtype, attention, remat)[0]
 
     def prefill(
-        self, tokens: jax.Array, positions: jax.Array, valid: jax.Array, *, dtype: jnp.dtype
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        valid: jax.Array,
+        *,
+        dtype: jnp.dtype,
+        attention: AttentionKind = "xla",
     ) -> tuple[jax.Array, KeyValues]:
         """As `__call__`, with the keys and values of every layer, `[L, B, kv_heads, T, D]`."""
 
-        def run(layer: Layer, window, x, cos, sin):
-            def attend(q, k, v):
-                return causal_attention(q, k, v, positions, valid, window)
-
+        def run(layer: Layer, attend: Attend, x, cos, sin):
             x, (k, v) = layer(x, cos, sin, attend)
             k, v = (constrain(y.swapaxes(1, 2), "rows", "kv_heads") for y in (k, v))
             return x, KeyValues(k, v)
 
-        return self._scan(run, tokens, positions, tokens.shape[1], dtype)
+        return self._sequences(run, tokens, positions, valid, dtype, attention)
 
     def decode(
         self,
@@ -277,18 +274,43 @@ class Decoder(nnx.Module):
             return x, KeyValues(k, v)
 
         longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
-        return self._scan(run, tokens, positions, longest, dtype, prompt, generated)
+        windows = layer_windows(self.config.windows, longest)
+        return self._scan(run, windows, tokens, positions, dtype, prompt, generated)
 
-    def _scan(self, run, tokens, positions, longest, dtype, *per_layer, remat=False):
-        """Embed, run every layer in turn (`per_layer` is sliced with the weights), normalise."""
+    def _sequences(self, run, tokens, positions, valid, dtype, attention, remat=False):
+        """Every layer in turn over whole sequences; `run` gets each layer's attention."""
+        places = None
+        if attention == "cudnn":  # it knows lengths only, so every row begins with its first token
+            length = valid.shape[1]
+            starts, places = valid.argmax(axis=1)[:, None], jnp.arange(length)
+            turned = (places + starts) % length  # [B, T]
+            places = (places - starts) % length
+            tokens, positions, valid = (
+                jnp.take_along_axis(x, turned, axis=1) for x in (tokens, positions, valid)
+            )
+        branches, attention_of = layer_attention(attention, self.config.windows, positions, valid)
+
+        def run_layer(layer: Layer, branch, x, cos, sin):
+            def attend(q, k, v):
+                return attention_of(q, k, v, branch)
+
+            return run(layer, attend, x, cos, sin)
+
+        hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, remat=remat)
+        if places is None:
+            return hidden, out
+        return _turned(hidden, places, 0), jax.tree.map(lambda x: _turned(x, places, 1), out)
+
+    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False):
+        """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)
-        # None, the windows of layers that see everything, is sliced into None.
-        slices = (weights, layer_windows(self.config.windows, longest), *per_layer)
+        # None, where layers do not differ, is sliced into None.
+        slices = (weights, per_layer, *caches)
 
         def body(x, slices):
-            weights, window, *rest = slices
-            return run(nnx.merge(structure, weights), window, x, cos, sin, *rest)
+            weights, part, *rest = slices
+            return run(nnx.merge(structure, weights), part, x, cos, sin, *rest)
 
         x = _embed(self.embedding[...].astype(dtype), tokens)
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
@@ -304,3 +326,13 @@ def _embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
     tokens = constrain(tokens, "data_rows")
     found = constrain(table[tokens], "data_rows", None, "embed")
     return constrain(found, "rows")
+
+
+def _turned(x: jax.Array, places: jax.Array, rows: int) -> jax.Array:
+    """`x` `[..., T, D]` with the tokens of each row taken from its `places` `[B, T]`."""
+
+    def turn(row: jax.Array, places: jax.Array) -> jax.Array:
+        # Unique, so that the backward pass adds nothing up.
+        return row.at[..., places, :].get(mode="promise_in_bounds", unique_indices=True)
+
+    return jax.vmap(turn, in_axes=(rows, 0), out_axes=rows)(x, places)

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.models import Decoder, KeyValues, ModelConfig, bind, gathered
+from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
 from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.rules import constrain, over_agents
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
@@ -27,6 +27,7 @@ class DecodeSpec:
       num_tokens: ids from here on are unknown to the tokenizer and never drawn.
       dtype: dtype of activations and cache.
       missing_ids: further ids that the tokenizer does not know.
+      attention: implementation of attention within prompts.
     """
 
     model: ModelConfig
@@ -36,6 +37,7 @@ class DecodeSpec:
     num_tokens: int
     dtype: jnp.dtype
     missing_ids: tuple[int, ...] = ()
+    attention: AttentionKind = "xla"
 
 
 @jax.tree_util.register_dataclass
@@ -90,7 +92,9 @@ def decode(
     def prefill(params, keys):
         model = bind(spec.model, params)
         positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
-        hidden, prompt_cache = model.prefill(prompts, positions, valid, dtype=spec.dtype)
+        hidden, prompt_cache = model.prefill(
+            prompts, positions, valid, dtype=spec.dtype, attention=spec.attention
+        )
         last = jnp.broadcast_to(hidden[:, -1:], (*keys.shape, hidden.shape[-1]))
         state = _start(spec, keys.shape, active)
         return _draw_next(model, last, state, keys, jnp.zeros((), jnp.int32), spec), prompt_cache

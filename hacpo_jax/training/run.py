@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from hacpo_jax.agents import Agent, AgentGroup, build_agents, group_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
+from hacpo_jax.models import AttentionKind, choose_attention
 from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.rollout import DecodeSpec, Sampler
@@ -83,6 +84,10 @@ class Programs:
         """Whether the frozen start of a group's policies is looked at again."""
         return group.algorithm.kl_coef > 0 or self.config.diagnostics.every is not None
 
+    def attention(self, group: AgentGroup) -> AttentionKind:
+        """Which implementation of attention a group runs."""
+        return _attention(self.config, group, self.layout(group), self.dtype)
+
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
         sampling = self.config.sampling
@@ -103,6 +108,7 @@ class Programs:
             num_tokens=group.tokenizer.size,
             missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
+            attention=self.attention(group),
         )
 
     def policy_spec(self, group: AgentGroup) -> PolicySpec:
@@ -114,6 +120,7 @@ class Programs:
             missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
             remat=self.config.training.remat,
+            attention=self.attention(group),
         )
 
     def update_spec(self, group: AgentGroup) -> UpdateSpec:
@@ -177,6 +184,9 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
     layouts = lay_out(groups)
+    dtype = compute_dtype(config.training.compute_dtype)
+    for group, layout in zip(groups, layouts, strict=True):
+        _attention(config, group, layout, dtype)
     train = encode_problems(
         train_examples,
         agents,
@@ -215,13 +225,19 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
         train=train,
         benchmarks=benchmarks,
         verifier=verifier,
-        dtype=compute_dtype(config.training.compute_dtype),
+        dtype=dtype,
     )
 
 
 def evaluation_tokens(config: Config) -> int:
     """Longest answer in evaluations."""
     return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
+
+
+def _attention(config: Config, group: AgentGroup, layout: Layout, dtype) -> AttentionKind:
+    """By the devices that the group's programs are compiled for, which need not be there."""
+    device = layout.mesh.devices.flat[0]
+    return choose_attention(config.training.attention, group.model, dtype, device=device)
 
 
 def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.models import ModelConfig, bind
+from hacpo_jax.models import AttentionKind, ModelConfig, bind
 from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.rules import over_agents
 from hacpo_jax.training.log_probs import token_log_probs
@@ -23,6 +23,7 @@ class PolicySpec:
       dtype: dtype of activations.
       remat: recompute layers in the backward pass instead of storing them.
       missing_ids: further ids that the tokenizer does not know.
+      attention: implementation of attention over whole sequences.
     """
 
     model: ModelConfig
@@ -31,6 +32,7 @@ class PolicySpec:
     dtype: jnp.dtype
     remat: bool = False
     missing_ids: tuple[int, ...] = ()
+    attention: AttentionKind = "xla"
 
 
 @jax.tree_util.register_dataclass
@@ -75,7 +77,9 @@ def answer_log_probs(params, answers: Answers, spec: PolicySpec) -> tuple[jax.Ar
     places = jnp.arange(tokens.shape[1])
     valid = (places >= starts) & (places < ends)
     positions = jnp.maximum(places - starts, 0)
-    hidden = model(tokens, positions, valid, dtype=spec.dtype, remat=spec.remat)
+    hidden = model(
+        tokens, positions, valid, dtype=spec.dtype, remat=spec.remat, attention=spec.attention
+    )
     before = hidden[:, width - 1 : -1]  # [N, T, H], the state that predicts each response token
     log_probs, entropy = token_log_probs(
         before.reshape(-1, before.shape[-1]),
