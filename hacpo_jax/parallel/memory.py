@@ -11,7 +11,9 @@ value weights not by `tensor` where their heads cannot be), rows by `data` and `
 
 import dataclasses
 import math
+from typing import Any
 
+import jax
 from flax import traverse_util
 
 from hacpo_jax.models import ModelConfig, abstract_params, abstract_trained, logical_axes
@@ -157,16 +159,13 @@ def group_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> GroupBytes:
 
 def parameter_count(model: ModelConfig, mesh: MeshSizes = ONE, *, trained: bool = False) -> int:
     """Parameters of one agent on one device: all of them, or those that are trained."""
-    shapes = traverse_util.flatten_dict(
-        abstract_trained(model) if trained else abstract_params(model)
-    )
-    axes = traverse_util.flatten_dict(logical_axes(model))
+    shapes = abstract_trained(model) if trained else abstract_params(model)
+    axes: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(logical_axes(model)))  # type: ignore[arg-type]
     lone_heads = model.num_kv_heads % mesh.tensor
     total = 0
-    for path, shape in shapes.items():
-        whole = lone_heads and "kv_heads" in axes[path]
-        parts = mesh.fsdp * (1 if whole else mesh.tensor)
-        total += share(math.prod(shape.shape), parts)
+    for path, shape in jax.tree_util.tree_leaves_with_path(shapes):
+        whole = lone_heads and "kv_heads" in axes[tuple(key.key for key in path)]
+        total += share(math.prod(shape.shape), mesh.fsdp * (1 if whole else mesh.tensor))
     return total
 
 
