@@ -1,0 +1,253 @@
+"""FLOPs of one step of one agent, from shapes alone.
+
+Only products of matrices are counted, 2·m·n·k each, exactly as the programs make them: prompts are
+answered from one prefill, decoding attends to the whole cache whatever is filled, every row of an
+update is as wide as the widest, and filler counts. What is done per element (norms, rotations,
+softmax, sampling, AdamW) is left out: about 3% of a small model's work and less of a large one's.
+
+All functions give one device's share: rows are divided by the `data` and `fsdp` axes, rounded up
+since a device with fewer rows waits for the others, heads, MLP and vocabulary by the `tensor` axis.
+"""
+
+import dataclasses
+
+from hacpo_jax.models import ModelConfig
+from hacpo_jax.parallel.sizes import AttentionKernel, GroupWork, MeshSizes, StepSizes
+from hacpo_jax.training.log_probs import BLOCK
+
+ONE = MeshSizes()
+
+# Products of queries and keys' size in the backward pass, for two in the forward pass. `xla` keeps
+# the weights of attention; a flash kernel computes them again, splash attention for queries and
+# for keys apart.
+BACKWARD_PRODUCTS: dict[AttentionKernel, int] = {"xla": 4, "cudnn": 5, "splash": 7}
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """FLOPs of a model's products over some tokens, of all layers.
+
+    Args:
+      projections: queries, keys, values and output.
+      mlp: the two products into the MLP.
+      mlp_out: the product out of it.
+      adapters: of LoRA, but for the last.
+      adapters_out: the last product of the adapter of the MLP's output.
+      attention: queries times keys, and weights times values.
+    """
+
+    projections: int
+    mlp: int
+    mlp_out: int
+    adapters: int
+    adapters_out: int
+    attention: int
+
+    @property
+    def weights(self) -> int:
+        """Products with frozen or trained weights that are not adapters."""
+        return self.projections + self.mlp + self.mlp_out
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.adapters + self.adapters_out + self.attention
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutFlops:
+    """FLOPs of answering all prompts of a step.
+
+    Args:
+      prefill: layers over every prompt once.
+      prefill_head: logits of the first token of each answer.
+      decode: layers over every further token, at the longest answer.
+      decode_head: logits of the same.
+    """
+
+    prefill: int
+    prefill_head: int
+    decode: int
+    decode_head: int
+
+    @property
+    def total(self) -> int:
+        return self.prefill + self.prefill_head + self.decode + self.decode_head
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreFlops:
+    """FLOPs of one pass that scores answers.
+
+    Args:
+      layers: over prompts and answers.
+      head: blocks of the vocabulary for every token of the answers.
+    """
+
+    layers: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.layers + self.head
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateFlops:
+    """FLOPs of all updates of a step.
+
+    Args:
+      forward: layers over prompts and answers.
+      recompute: layers once more, with `remat`; all but the last product, which nothing needs.
+      backward: gradients of activations and of what is trained.
+      head_forward: blocks of the vocabulary.
+      head_backward: the same blocks once more, and their gradients.
+    """
+
+    forward: int
+    recompute: int
+    backward: int
+    head_forward: int
+    head_backward: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of one step.
+
+    Args:
+      rollout: of answering.
+      scores: of each scoring pass, by what it is for (see `StepSizes.scored`).
+      updates: of learning.
+    """
+
+    rollout: RolloutFlops
+    scores: dict[str, ScoreFlops]
+    updates: UpdateFlops
+
+    @property
+    def scoring(self) -> int:
+        """Of all scoring passes."""
+        return sum(score.total for score in self.scores.values())
+
+    @property
+    def total(self) -> int:
+        return self.rollout.total + self.scoring + self.updates.total
+
+
+def step_flops(work: GroupWork, mesh: MeshSizes = ONE) -> StepFlops:
+    """FLOPs of one agent in one step on each device of a mesh; on one device, the agent's whole."""
+    model, sizes = work.model, work.sizes
+    scores = {
+        name: score_flops(model, sizes, rows, width, mesh) for name, rows, width in sizes.scored
+    }
+    return StepFlops(rollout_flops(model, sizes, mesh), scores, update_flops(model, sizes, mesh))
+
+
+def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> RolloutFlops:
+    """Prefill once per prompt, then C - 1 tokens of G answers to each, in chunks of prompts."""
+    prompts = share(sizes.chunk_prompts, mesh.rows)
+    answers, steps = prompts * sizes.samples, sizes.answer_tokens - 1
+    cached = sizes.prompt_tokens + max(steps, 1)
+    # The new token's own key is multiplied element by element, once more as wide as one key.
+    attended = answers * (cached + 1)
+    prefill = forward_flops(model, prompts, sizes.prompt_tokens, sizes.attention, mesh)
+    one_token = products_flops(model, answers, attended, mesh)
+    head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
+    return RolloutFlops(
+        prefill=sizes.chunks * prefill.total,
+        prefill_head=sizes.chunks * head,
+        decode=sizes.chunks * steps * one_token.total,
+        decode_head=sizes.chunks * steps * head,
+    )
+
+
+def score_flops(
+    model: ModelConfig, sizes: StepSizes, rows: int, width: int, mesh: MeshSizes = ONE
+) -> ScoreFlops:
+    """One pass over `rows` answers of `width` tokens, micro-batch by micro-batch."""
+    size = min(sizes.micro_batch_rows, rows)
+    passes, local = -(-rows // size), share(size, mesh.rows)
+    layers = forward_flops(model, local, sizes.prompt_tokens + width, sizes.attention, mesh)
+    return ScoreFlops(passes * layers.total, passes * head_flops(model, local * width, mesh))
+
+
+def update_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> UpdateFlops:
+    """Forward and backward passes over every micro-batch of every update."""
+    rows, width = share(sizes.micro_rows, mesh.rows), sizes.row_tokens
+    layers = forward_flops(model, rows, sizes.prompt_tokens + width, sizes.attention, mesh)
+    head = head_flops(model, rows * width, mesh)
+    # By activations and by weights, the latter for what is trained only.
+    trains_weights = model.lora is None
+    weights = layers.weights * (2 if trains_weights else 1)
+    adapters = 2 * (layers.adapters + layers.adapters_out)
+    attention = layers.attention * BACKWARD_PRODUCTS[sizes.attention] // 2
+    again = layers.total - layers.mlp_out - layers.adapters_out
+    passes = sizes.updates * sizes.micro_batches
+    return UpdateFlops(
+        forward=passes * layers.total,
+        recompute=passes * again if sizes.remat else 0,
+        backward=passes * (weights + adapters + attention),
+        head_forward=passes * head,
+        head_backward=passes * head * (3 if trains_weights else 2),
+    )
+
+
+def forward_flops(
+    model: ModelConfig,
+    rows: int,
+    tokens: int,
+    attention: AttentionKernel = "xla",
+    mesh: MeshSizes = ONE,
+) -> Forward:
+    """One pass of all layers over `rows` sequences of `tokens` tokens."""
+    pairs = tokens * tokens if attention == "xla" else tokens * (tokens + 1) // 2
+    return products_flops(model, rows * tokens, rows * pairs, mesh)
+
+
+def products_flops(model: ModelConfig, tokens: int, pairs: int, mesh: MeshSizes = ONE) -> Forward:
+    """All layers' products for `tokens` tokens of which `pairs` pairs attend."""
+    hidden, heads = model.hidden_size, share(model.num_heads, mesh.tensor)
+    kv_heads = kv_share(model, mesh)
+    queries, keys = heads * model.head_dim, kv_heads * model.head_dim
+    inner = share(model.intermediate_size, mesh.tensor)
+    per_token = 2 * model.num_layers * tokens
+    rank, targets = (0, ()) if model.lora is None else (model.lora.rank, model.lora.targets)
+    sides = {
+        "q": hidden + queries,
+        "k": hidden + keys,
+        "v": hidden + keys,
+        "o": queries + hidden,
+        "gate": hidden + inner,
+        "up": hidden + inner,
+        "down": inner,
+    }
+    return Forward(
+        projections=per_token * 2 * hidden * (queries + keys),
+        mlp=per_token * 2 * hidden * inner,
+        mlp_out=per_token * hidden * inner,
+        adapters=per_token * rank * sum(sides[name] for name in targets),
+        adapters_out=per_token * rank * hidden if "down" in targets else 0,
+        attention=4 * model.num_layers * pairs * queries,
+    )
+
+
+def head_flops(model: ModelConfig, tokens: int, mesh: MeshSizes = ONE) -> int:
+    """Logits of `tokens` tokens in blocks of the vocabulary; the last block overlaps another."""
+    block = min(BLOCK, model.vocab_size)
+    columns = -(-model.vocab_size // block) * block
+    return 2 * tokens * model.hidden_size * share(columns, mesh.tensor)
+
+
+def share(count: int, parts: int) -> int:
+    """The largest part of `count` things divided as evenly as can be."""
+    return -(-count // parts)
+
+
+def kv_share(model: ModelConfig, mesh: MeshSizes) -> int:
+    """Key and value heads on one device: all of them where the `tensor` axis does not divide."""
+    whole = model.num_kv_heads % mesh.tensor
+    return model.num_kv_heads if whole else model.num_kv_heads // mesh.tensor

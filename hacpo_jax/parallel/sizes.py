@@ -1,0 +1,182 @@
+"""What the estimates of work and memory are made from: a step's sizes, a model and a mesh."""
+
+import dataclasses
+from typing import Literal
+
+import jax.numpy as jnp
+
+from hacpo_jax.agents import AgentGroup
+from hacpo_jax.config import Config
+from hacpo_jax.models import ModelConfig
+from hacpo_jax.rollout import bucket
+
+AttentionKernel = Literal["xla", "cudnn", "splash"]
+"""`xla` stores the scores of all pairs of tokens; the other two never do, and skip later tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSizes:
+    """Devices along each axis of a group's mesh.
+
+    Args:
+      agent: divides the agents of the group.
+      data: divides rows.
+      fsdp: divides rows, and parameters with all that is shaped like them.
+      tensor: divides parameters and activations by heads, MLP width and vocabulary.
+    """
+
+    agent: int = 1
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Of the whole mesh."""
+        return self.agent * self.data * self.fsdp * self.tensor
+
+    @property
+    def rows(self) -> int:
+        """Parts that the rows of a batch are divided into."""
+        return self.data * self.fsdp
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSizes:
+    """What every agent of a group does in one step; tokens are those of padded arrays.
+
+    Args:
+      prompts: P, prompts answered.
+      samples: G, answers of each agent to each prompt.
+      prompt_tokens: S, width of prompts.
+      answer_tokens: C, longest answer drawn.
+      row_tokens: T, width of answers in an update, where own and peers' ones lie in one array.
+      updates: U, optimizer updates.
+      update_rows: answers in one update.
+      micro_batch_rows: R, at most so many answers have their gradient taken at once.
+      decode_rows: at most so many answers are decoded at once.
+      rescores: the trainer scores own answers again before they are shared.
+      reference_scores: the frozen start scores own answers, for a KL penalty.
+      keeps_reference: a copy of the trained parameters' start is held.
+      snapshot_peers: peers whose answers the learner scores before its first update (PRP).
+      param_bytes: of one parameter.
+      compute_bytes: of one activation.
+      remat: layers are computed again in the backward pass.
+      attention: how whole sequences attend.
+    """
+
+    prompts: int
+    samples: int
+    prompt_tokens: int
+    answer_tokens: int
+    row_tokens: int
+    updates: int
+    update_rows: int
+    micro_batch_rows: int
+    decode_rows: int
+    rescores: bool = False
+    reference_scores: bool = False
+    keeps_reference: bool = False
+    snapshot_peers: int = 0
+    param_bytes: int = 4
+    compute_bytes: int = 4
+    remat: bool = False
+    attention: AttentionKernel = "xla"
+
+    @property
+    def chunk_prompts(self) -> int:
+        """Prompts whose answers are decoded at once."""
+        return min(max(self.decode_rows // self.samples, 1), self.prompts)
+
+    @property
+    def chunks(self) -> int:
+        """Decodes in a step; the last one is filled up."""
+        return -(-self.prompts // self.chunk_prompts)
+
+    @property
+    def micro_rows(self) -> int:
+        """Rows of one micro-batch of an update."""
+        return min(self.micro_batch_rows, self.update_rows)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one update; the last one is filled up. A rescue may add some."""
+        return -(-self.update_rows // self.micro_rows)
+
+    @property
+    def scored(self) -> tuple[tuple[str, int, int], ...]:
+        """Scoring passes: what for, how many answers, and their width."""
+        own = self.prompts * self.samples
+        passes = []
+        if self.rescores:
+            passes.append(("rescore", own, self.answer_tokens))
+        if self.reference_scores:
+            passes.append(("reference", own, self.answer_tokens))
+        if self.snapshot_peers:
+            passes.append(("snapshot", self.snapshot_peers * own, self.row_tokens))
+        return tuple(passes)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupWork:
+    """A group of agents that one program serves, and what each of them does in a step.
+
+    Args:
+      agents: their names.
+      model: their shape.
+      sizes: of the step.
+    """
+
+    agents: tuple[str, ...]
+    model: ModelConfig
+    sizes: StepSizes
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.agents)
+
+
+def group_work(
+    config: Config,
+    group: AgentGroup,
+    *,
+    dtype: jnp.dtype,
+    rescores: bool,
+    attention: AttentionKernel = "xla",
+) -> GroupWork:
+    """The work of one group at its longest: full prompts, full answers.
+
+    Peers' answers are taken to be as long in the learner's tokens as in their own. What a rescue
+    adds to the updates is left out: it depends on what is solved.
+
+    Args:
+      config: of the run.
+      group: the agents.
+      dtype: of activations.
+      rescores: whether the trainer scores own answers again (`Run.rescores`).
+      attention: how whole sequences attend.
+    """
+    training, algorithm, longest = config.training, group.algorithm, config.sampling.max_new_tokens
+    peers = len(config.agents) - 1 if algorithm.shares_answers else 0
+    snapshots = algorithm.name == "prp" and algorithm.prp.denominator == "learner_snapshot"
+    wants_reference = bool(algorithm.kl_coef)
+    sizes = StepSizes(
+        prompts=training.prompts_per_step,
+        samples=training.group_size,
+        prompt_tokens=bucket(config.task.max_prompt_tokens),
+        answer_tokens=longest,
+        row_tokens=bucket(longest),
+        updates=config.updates_per_step(algorithm),
+        update_rows=training.mini_batch_prompts * training.group_size,
+        micro_batch_rows=training.micro_batch_rows,
+        decode_rows=config.sampling.max_rows,
+        rescores=rescores,
+        reference_scores=wants_reference,
+        keeps_reference=wants_reference or config.diagnostics.every is not None,
+        snapshot_peers=peers if snapshots else 0,
+        param_bytes=jnp.dtype(training.param_dtype).itemsize,
+        compute_bytes=jnp.dtype(dtype).itemsize,
+        remat=training.remat,
+        attention=attention,
+    )
+    return GroupWork(tuple(agent.name for agent in group.agents), group.model, sizes)
