@@ -14,6 +14,7 @@ from hacpo_jax.config.load import remedy_of
 from hacpo_jax.errors import UserError
 
 DEFAULT_VERB = "train"
+_OPTIONS = {"--config": "a file or a built-in config", "--topology": "devices such as v5e:4x4"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Command:
     Args:
       verb: one of `VERBS`, or None when only help is asked for.
       config: what stands after `--config`.
+      topology: what stands after `--topology`, which `plan` alone takes.
       paths: words that are neither options nor `key=value`.
       settings: the `key=value` words.
       help: whether help is asked for.
@@ -30,6 +32,7 @@ class Command:
 
     verb: str | None
     config: str | None
+    topology: str | None
     paths: tuple[str, ...]
     settings: tuple[str, ...]
     help: bool
@@ -47,22 +50,24 @@ def parse(words: Sequence[str]) -> Command:
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
-    config, paths, settings = None, [], []
+    named, paths, settings = dict.fromkeys(_OPTIONS), [], []
     while rest:
         word = rest.pop(0)
-        if word == "--config" and (not rest or rest[0].startswith("--")):
-            raise UserError("--config", None, "name a file or a built-in config after it")
-        if word == "--config":
-            config = rest.pop(0)
-        elif word.startswith("--config="):
-            config = word.removeprefix("--config=")
+        option, equals, value = word.partition("=")
+        if option in _OPTIONS:
+            if not equals and (not rest or rest[0].startswith("--")):
+                raise UserError(option, None, f"name {_OPTIONS[option]} after it")
+            named[option] = value if equals else rest.pop(0)
         elif word.startswith("-"):
             raise UserError("option", word, f"unknown; {_option_remedy(word)}")
         elif "=" in word:
             settings.append(word)
         else:
             paths.append(word)
-    return Command(verb, config, tuple(paths), tuple(settings), asks_help)
+    config, topology = named["--config"], named["--topology"]
+    if topology is not None and verb != "plan" and not asks_help:
+        raise UserError("--topology", topology, f"{verb} runs on the devices there are; use plan")
+    return Command(verb, config, topology, tuple(paths), tuple(settings), asks_help)
 
 
 def _verb(word: str) -> str:
@@ -78,7 +83,7 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    return "there are --config and --help; settings are key=value words"
+    return "there are --config, --topology and --help; settings are key=value words"
 
 
 def refuse_paths(command: Command) -> None:

@@ -310,9 +310,7 @@ class Decoder(nnx.Module):
             return hidden, out
         return _turned(hidden, places, 0), jax.tree.map(lambda x: _turned(x, places, 1), out)
 
-    def _scan(
-        self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False
-    ):
+    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False):
         """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)

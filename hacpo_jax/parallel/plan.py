@@ -5,9 +5,10 @@ micro-batches by the code that the run itself uses.
 """
 
 import dataclasses
+import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +17,11 @@ import numpy as np
 
 from hacpo_jax.agents import AgentGroup, group_agents, unread_agents
 from hacpo_jax.config import Config
-from hacpo_jax.models import abstract_params, base_axes, trained_axes
+from hacpo_jax.models import abstract_params, base_axes
 from hacpo_jax.models.lora import Params, split, with_base
 from hacpo_jax.parallel.chips import chip_of
 from hacpo_jax.parallel.hlo import Collective, parse
-from hacpo_jax.parallel.layout import Layout
-from hacpo_jax.parallel.mesh import local_share
+from hacpo_jax.parallel.mesh import MeshSizes, local_share
 from hacpo_jax.rollout import DecodeSpec, bucket, chunk_prompts, decode
 from hacpo_jax.training.batches import num_micro_batches
 from hacpo_jax.training.cut import most_groups, update_pairs
@@ -61,7 +61,8 @@ class Planned:
       agents: name of the group.
       program: `decode`, `evaluate`, `score` or `update`.
       bytes: its memory; None where the compiler gave up because there is too little.
-      needed: bytes on the device while it runs: its peak, and whatever else stays there.
+      beside: bytes that stay on the device and are none of its arguments.
+      needed: all bytes on the device while it runs.
       flops: of products of matrices, if answers are as long as they may be.
       collectives: what devices exchange.
       seconds: that compiling took.
@@ -70,6 +71,7 @@ class Planned:
     agents: str
     program: str
     bytes: ProgramBytes | None
+    beside: int
     needed: int
     flops: float
     collectives: tuple[Collective, ...]
@@ -88,6 +90,42 @@ class Residents:
     @property
     def total(self) -> int:
         return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All programs of a run on one topology; bytes are those of one device.
+
+    Args:
+      device: one of them.
+      devices: how many there are.
+      processes: that drive them.
+      memory: what programs have of a device; None where nobody knows.
+      meshes: of every group, by its name.
+      residents: what stays of every group, by its name.
+      resident: what stays of all groups, on the fullest device.
+      programs: in the order of groups.
+      notes: what the figures leave open.
+    """
+
+    device: Any
+    devices: int
+    processes: int
+    memory: int | None
+    meshes: Mapping[str, MeshSizes]
+    residents: Mapping[str, Residents]
+    resident: int
+    programs: tuple[Planned, ...]
+    notes: tuple[str, ...]
+
+    def has_room(self, needed: int) -> bool:
+        """Whether a device has so many bytes."""
+        return self.memory is None or needed <= self.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether every program finds room beside what stays."""
+        return all(one.bytes is not None and self.has_room(one.needed) for one in self.programs)
 
 
 def prepare_plan(config: Config, devices: Sequence[Any]) -> Programs:
@@ -111,39 +149,78 @@ def prepare_plan(config: Config, devices: Sequence[Any]) -> Programs:
     )
 
 
-def plan_group(programs: Programs, group: AgentGroup) -> Iterator[Planned]:
-    """Compile the programs of one group, one after the other.
+def plan(
+    config: Config, devices: Sequence[Any], tell: Callable[[str, str], None] = lambda *_: None
+) -> Plan:
+    """Compile every program of a run.
 
     Args:
-      programs: of the run.
-      group: one of its groups.
+      config: as resolved.
+      devices: those of a topology, those of a process side by side.
+      tell: called with the name of a group and of its program before that is compiled.
 
-    Yields:
-      Each program, as soon as it is compiled.
+    Raises:
+      UserError: see `prepare_plan`.
     """
-    shapes = GroupShapes(programs, group)
-    beside = resident_beside(programs, group)
-    for name, lowered, turns in shapes.programs():
-        started = time.monotonic()
-        try:
-            with shapes.layout.use():
-                compiled = lowered().compile()
-        except jax.errors.JaxRuntimeError as error:
-            needed = _out_of_memory(error)
-            seconds = time.monotonic() - started
-            yield Planned(group.name, name, None, beside[name] + needed, 0.0, (), seconds)
-            continue
+    programs = prepare_plan(config, devices)
+    planned = []
+    for group in programs.groups:
+        shapes = GroupShapes(programs, group)
+        beside = resident_beside(programs, group)
+        for name, lower, turns in shapes.programs():
+            tell(group.name, name)
+            planned.append(compile_program(shapes, name, lower, turns, beside[name]))
+    return Plan(
+        device=devices[0],
+        devices=len(devices),
+        processes=len({device.process_index for device in devices}),
+        memory=device_memory(devices[0]),
+        meshes={g.name: MeshSizes(**programs.layout(g).sizes) for g in programs.groups},
+        residents={group.name: residents(programs, group) for group in programs.groups},
+        resident=max(_held(programs).values()),
+        programs=tuple(planned),
+        notes=tuple(_notes(programs)),
+    )
+
+
+def compile_program(
+    shapes: "GroupShapes", name: str, lower: Callable[[], Any], turns: int, beside: int
+) -> Planned:
+    """One program of a group, and what it needs.
+
+    Args:
+      shapes: of the group.
+      name: of the program.
+      lower: gives what is to be compiled.
+      turns: of a loop that may stop early.
+      beside: bytes on the device that are not among its arguments.
+    """
+    started, agents = time.monotonic(), shapes.group.name
+    try:
+        with shapes.layout.use():
+            compiled = lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = beside + _out_of_memory(error)
         seconds = time.monotonic() - started
-        found, program = compiled.memory_analysis(), parse(compiled.as_text(), turns)
-        memory = ProgramBytes(
-            arguments=found.argument_size_in_bytes,
-            outputs=found.output_size_in_bytes,
-            reused=found.alias_size_in_bytes,
-            temporaries=found.temp_size_in_bytes,
-        )
-        exchanges = tuple(program.collectives())
-        needed = beside[name] + memory.peak
-        yield Planned(group.name, name, memory, needed, program.flops(), exchanges, seconds)
+        return Planned(agents, name, None, beside, needed, 0.0, (), seconds)
+    seconds = time.monotonic() - started
+    found, program = compiled.memory_analysis(), parse(compiled.as_text(), turns)
+    memory = ProgramBytes(
+        arguments=found.argument_size_in_bytes,
+        outputs=found.output_size_in_bytes,
+        reused=found.alias_size_in_bytes,
+        temporaries=found.temp_size_in_bytes,
+    )
+    return Planned(
+        agents=agents,
+        program=name,
+        bytes=memory,
+        beside=beside,
+        needed=beside + memory.peak,
+        flops=program.flops(),
+        collectives=tuple(program.collectives()),
+        seconds=seconds,
+    )
 
 
 def _out_of_memory(error: jax.errors.JaxRuntimeError) -> int:
@@ -184,11 +261,34 @@ def resident_beside(programs: Programs, group: AgentGroup) -> dict[str, int]:
     return {**found, "update": others + own.reference}
 
 
+def _held(programs: Programs) -> dict[Any, int]:
+    """Bytes that stay of all groups, by device."""
+    found: dict[Any, int] = {}
+    for group, layout in zip(programs.groups, programs.layouts, strict=True):
+        for device in layout.mesh.devices.flat:
+            found[device] = found.get(device, 0) + residents(programs, group).total
+    return found
+
+
+def _notes(programs: Programs) -> Iterator[str]:
+    config = programs.config
+    for group in programs.groups:
+        shapes = GroupShapes(programs, group)
+        if shapes.takes_others_tokens and group.algorithm.max_peer_tokens is None:
+            yield (
+                f"{group.name} takes answers of peers with other tokenizers, planned as up to "
+                f"{shapes.widest()} of its own tokens; algorithm.max_peer_tokens bounds them"
+            )
+    if config.diagnostics.every is not None:
+        yield "diagnostics keep one more gradient on the steps that they look at"
+    if any(agent.warm_start for agent in programs.agents):
+        yield "warm starts are not planned"
+
+
 def local_bytes(tree: Any) -> int:
     """Bytes of a tree of shapes on each device."""
     return sum(
-        np.prod(x.sharding.shard_shape(x.shape), dtype=np.int64) * x.dtype.itemsize
-        for x in jax.tree.leaves(tree)
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 

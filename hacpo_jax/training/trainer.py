@@ -11,7 +11,6 @@ import numpy as np
 
 from hacpo_jax.agents import (
     Agent,
-    AgentGroup,
     base_params,
     initial_params,
     save_agent,
