@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 
 _JSON = "json="
 
-# No TPU is asked for, and its library tells so at length unless it is told what it cannot find.
-_QUIET = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-
 
 def run(command: Command) -> int:
     """Compile every program, and print what each needs.
@@ -77,8 +67,7 @@ def _writable(name: str) -> Path:
 
 def _prepare_jax(topology: str) -> None:
     """Environment of a JAX that has not started: on CPUs, as many as the topology asks for."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the cloud which TPU it is on
     os.environ["JAX_PLATFORMS"] = "cpu"
     kind, _, count = topology.partition(":")
     if kind == "cpu" and count.isdigit():

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -150,13 +150,18 @@ def prepare_plan(config: Config, devices: Sequence[Any]) -> Programs:
 
 
 def plan(
-    config: Config, devices: Sequence[Any], tell: Callable[[str, str], None] = lambda *_: None
+    config: Config,
+    devices: Sequence[Any],
+    *,
+    only: Container[tuple[str, str]] | None = None,
+    tell: Callable[[str, str], None] = lambda *_: None,
 ) -> Plan:
     """Compile every program of a run.
 
     Args:
       config: as resolved.
       devices: those of a topology, those of a process side by side.
+      only: names of groups and of their programs that are compiled; None is all.
       tell: called with the name of a group and of its program before that is compiled.
 
     Raises:
@@ -168,6 +173,8 @@ def plan(
         shapes = GroupShapes(programs, group)
         beside = resident_beside(programs, group)
         for name, lower, turns in shapes.programs():
+            if only is not None and (group.name, name) not in only:
+                continue
             tell(group.name, name)
             planned.append(compile_program(shapes, name, lower, turns, beside[name]))
     return Plan(
@@ -223,7 +230,7 @@ def compile_program(
     )
 
 
-def _out_of_memory(error: jax.errors.JaxRuntimeError) -> int:
+def _out_of_memory(error: Exception) -> int:
     """Bytes that a program would have needed which the compiler refused for its size."""
     text = str(error)
     used = re.search(r"Used ([\d.]+)([KMG])?i?B? of", text)
@@ -328,9 +335,11 @@ class GroupShapes:
         long = run.evaluation_spec(group)
         # How many problems there are is not known; as many as fit are the most.
         rows = max(run.config.sampling.max_rows // evaluation.samples, 1)
-        if run.config.task.eval:
-            decoded = lambda: self._decode(long, rows, evaluation.samples)  # noqa: E731
-            yield "evaluate", decoded, long.max_new_tokens - 1
+        yield (
+            "evaluate",
+            lambda: self._decode(long, rows, evaluation.samples),
+            long.max_new_tokens - 1,
+        )
         if run.rescores or group.algorithm.kl_coef:
             yield "score", self._score, 1
         yield "update", self._update, 1

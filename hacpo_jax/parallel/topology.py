@@ -1,5 +1,7 @@
 """Devices that are not there, to compile programs for."""
 
+import importlib.util
+import os
 import re
 from typing import Any
 
@@ -12,6 +14,17 @@ FIELD = "--topology"
 
 _TPU = re.compile(r"(v\d+[a-z]*):\d+(x\d+){1,2}")
 _CPU = re.compile(r"cpu:(\d+)")
+# The compiler comes with the driver, which looks for a TPU unless it is told, writes warnings of
+# what it does not find, and wants to be the only one on the machine.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
 _KNOWN = "such as v5e:4x4, v6e:2x4, v5p:2x2x4, v4:2x2x2 or cpu:8"
 
 
@@ -42,13 +55,13 @@ def topology_devices(name: str) -> list[Any]:
         return devices[:count]
     if not _TPU.fullmatch(name):
         raise UserError(FIELD, name, f"must name a kind of TPU and chips along its axes, {_KNOWN}")
-    try:
-        import libtpu as _  # noqa: F401  (the compiler, without which the next call would not tell)
-
-        found = topologies.get_topology_desc(platform="tpu", topology_name=name)
-    except ImportError:
+    if importlib.util.find_spec("libtpu") is None:
         remedy = "needs the compiler for TPUs; pip install 'hacpo-jax[tpu]' (no TPU is needed)"
-        raise UserError(FIELD, name, remedy) from None
+        raise UserError(FIELD, name, remedy)
+    for variable, value in _NO_TPU.items():
+        os.environ.setdefault(variable, value)
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name)
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
         raise UserError(FIELD, name, f"no such topology ({reason}); {_KNOWN}") from None
