@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def _prepare_jax(topology: str) -> None:
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the cloud which TPU it is on
     os.environ["JAX_PLATFORMS"] = "cpu"
     kind, _, count = topology.partition(":")
-    if kind == "cpu" and count.isdigit():
+    if kind == "cpu" and re.fullmatch(r"[1-9]\d{0,2}", count):
         option = "--xla_force_host_platform_device_count"
         kept = [o for o in os.environ.get("XLA_FLAGS", "").split() if not o.startswith(option)]
         os.environ["XLA_FLAGS"] = " ".join([*kept, f"{option}={count}"])

@@ -1,8 +1,4 @@
-"""Every program of a run, compiled for devices that are not there, from shapes alone.
-
-Sizes are those of a run at its longest: full prompts and full answers, rows cut into chunks and
-micro-batches by the code that the run itself uses.
-"""
+"""Every program of a run, compiled for devices that are not there, from shapes alone."""
 
 import dataclasses
 import math
@@ -12,23 +8,15 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from hacpo_jax.agents import AgentGroup, group_agents, unread_agents
 from hacpo_jax.config import Config
-from hacpo_jax.models import abstract_params, base_axes
-from hacpo_jax.models.lora import Params, split, with_base
 from hacpo_jax.parallel.chips import chip_of
 from hacpo_jax.parallel.hlo import Collective, parse
-from hacpo_jax.parallel.mesh import MeshSizes, local_share
-from hacpo_jax.rollout import DecodeSpec, bucket, chunk_prompts, decode
-from hacpo_jax.training.batches import num_micro_batches
-from hacpo_jax.training.cut import most_groups, update_pairs
-from hacpo_jax.training.places import abstract_learner, lay_out
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.plan_shapes import GroupShapes, Job
+from hacpo_jax.training.places import lay_out
 from hacpo_jax.training.run import Programs, compute_dtype
-from hacpo_jax.training.scoring import Answers, score
-from hacpo_jax.training.update import LearnerState, MiniBatch, update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +47,8 @@ class Planned:
 
     Args:
       agents: name of the group.
-      program: `decode`, `evaluate`, `score` or `update`.
+      program: see `Job`.
+      runs: how often a step runs it.
       bytes: its memory; None where the compiler gave up because there is too little.
       beside: bytes that stay on the device and are none of its arguments.
       needed: all bytes on the device while it runs.
@@ -70,6 +59,7 @@ class Planned:
 
     agents: str
     program: str
+    runs: int
     bytes: ProgramBytes | None
     beside: int
     needed: int
@@ -171,12 +161,10 @@ def plan(
     planned = []
     for group in programs.groups:
         shapes = GroupShapes(programs, group)
-        beside = resident_beside(programs, group)
-        for name, lower, turns in shapes.programs():
-            if only is not None and (group.name, name) not in only:
-                continue
-            tell(group.name, name)
-            planned.append(compile_program(shapes, name, lower, turns, beside[name]))
+        for job in shapes.jobs():
+            if only is None or (group.name, job.name) in only:
+                tell(group.name, job.name)
+                planned.append(compile_job(shapes, job))
     return Plan(
         device=devices[0],
         devices=len(devices),
@@ -190,39 +178,27 @@ def plan(
     )
 
 
-def compile_program(
-    shapes: "GroupShapes", name: str, lower: Callable[[], Any], turns: int, beside: int
-) -> Planned:
-    """One program of a group, and what it needs.
-
-    Args:
-      shapes: of the group.
-      name: of the program.
-      lower: gives what is to be compiled.
-      turns: of a loop that may stop early.
-      beside: bytes on the device that are not among its arguments.
-    """
-    started, agents = time.monotonic(), shapes.group.name
+def compile_job(shapes: GroupShapes, job: Job) -> Planned:
+    """One program of a group, and what it needs."""
+    started, beside = time.monotonic(), resident_beside(shapes, job)
+    planned = Planned(shapes.group.name, job.name, job.runs, None, beside, beside, 0.0, (), 0.0)
     try:
         with shapes.layout.use():
-            compiled = lower().compile()
+            compiled = job.lower().compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = beside + _out_of_memory(error)
-        seconds = time.monotonic() - started
-        return Planned(agents, name, None, beside, needed, 0.0, (), seconds)
+        needed, seconds = beside + _out_of_memory(error), time.monotonic() - started
+        return dataclasses.replace(planned, needed=needed, seconds=seconds)
     seconds = time.monotonic() - started
-    found, program = compiled.memory_analysis(), parse(compiled.as_text(), turns)
+    found, program = compiled.memory_analysis(), parse(compiled.as_text(), job.turns)
     memory = ProgramBytes(
         arguments=found.argument_size_in_bytes,
         outputs=found.output_size_in_bytes,
         reused=found.alias_size_in_bytes,
         temporaries=found.temp_size_in_bytes,
     )
-    return Planned(
-        agents=agents,
-        program=name,
+    return dataclasses.replace(
+        planned,
         bytes=memory,
-        beside=beside,
         needed=beside + memory.peak,
         flops=program.flops(),
         collectives=tuple(program.collectives()),
@@ -231,12 +207,13 @@ def compile_program(
 
 
 def _out_of_memory(error: Exception) -> int:
-    """Bytes that a program would have needed which the compiler refused for its size."""
+    """Bytes that a program would have needed which the compiler refused for its size; 0 where it
+    does not tell how many."""
     text = str(error)
-    used = re.search(r"Used ([\d.]+)([KMG])?i?B? of", text)
-    if "RESOURCE_EXHAUSTED" not in text or used is None:
+    if "RESOURCE_EXHAUSTED" not in text:
         raise error
-    return int(float(used[1]) * 1024 ** " KMG".index(used[2] or " "))
+    told = re.search(r"(?:Used |memory required[^(]*\()([\d.]+)([KMGT]?)", text)
+    return int(float(told[1]) * 1024 ** " KMGT".index(told[2] or " ")) if told else 0
 
 
 def residents(programs: Programs, group: AgentGroup) -> Residents:
@@ -252,20 +229,17 @@ def residents(programs: Programs, group: AgentGroup) -> Residents:
     )
 
 
-def resident_beside(programs: Programs, group: AgentGroup) -> dict[str, int]:
-    """Bytes that stay on a group's device while it runs a program and that are not among the
-    program's arguments, for each program."""
-    held = [residents(programs, each) for each in programs.groups]
-    own = held[programs.groups.index(group)]
-    devices = set(programs.layout(group).mesh.devices.flat)
+def resident_beside(shapes: GroupShapes, job: Job) -> int:
+    """Bytes that stay on a group's devices while it runs a program and that are not among the
+    program's arguments."""
+    programs, group = shapes.run, shapes.group
+    own, devices = residents(programs, group), set(shapes.layout.mesh.devices.flat)
     others = sum(
-        one.total
-        for one, each, layout in zip(held, programs.groups, programs.layouts, strict=True)
+        residents(programs, each).total
+        for each, layout in zip(programs.groups, programs.layouts, strict=True)
         if each is not group and devices & set(layout.mesh.devices.flat)
     )
-    without_optimizer = others + own.optimizer + own.reference
-    found = dict.fromkeys(("decode", "evaluate", "score"), without_optimizer)
-    return {**found, "update": others + own.reference}
+    return others + own.reference + (0 if job.name == "update" else own.optimizer)
 
 
 def _held(programs: Programs) -> dict[Any, int]:
@@ -306,123 +280,3 @@ def device_memory(device: Any) -> int | None:
     """
     memory = chip_of(device).memory
     return memory if memory is None or device.platform != "tpu" else memory - memory // 64
-
-
-class GroupShapes:
-    """Arguments of the programs of one group, as shapes that lie on its mesh."""
-
-    def __init__(self, programs: Programs, group: AgentGroup):
-        self.run, self.group, self.layout = programs, group, programs.layout(group)
-        model, dtype = group.model, programs.param_dtype
-        total = programs.total_updates(group)
-        self.state: LearnerState = abstract_learner(self.layout, group, dtype, total)
-        self.base: Params | None = None
-        axes = base_axes(model)
-        if axes is not None:
-            shapes = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, dtype), split(abstract_params(model)).base
-            )
-            self.base = self.layout.abstract(shapes, axes)
-        self.params = with_base(self.state.params, self.base)
-
-    def programs(self) -> Iterator[tuple[str, Any, int]]:
-        """Name, a function that lowers it, and turns of the loop that may stop early."""
-        run, group, evaluation = self.run, self.group, self.run.config.evaluation
-        spec, samples = run.sampling_spec(group), run.config.training.group_size
-        count = run.config.training.prompts_per_step
-        turns = spec.max_new_tokens - 1
-        yield "decode", lambda: self._decode(spec, count, samples), turns
-        long = run.evaluation_spec(group)
-        # How many problems there are is not known; as many as fit are the most.
-        rows = max(run.config.sampling.max_rows // evaluation.samples, 1)
-        yield (
-            "evaluate",
-            lambda: self._decode(long, rows, evaluation.samples),
-            long.max_new_tokens - 1,
-        )
-        if run.rescores or group.algorithm.kl_coef:
-            yield "score", self._score, 1
-        yield "update", self._update, 1
-
-    def _decode(self, spec: DecodeSpec, count: int, samples: int):
-        layout, config, agents = self.layout, self.run.config, len(self.group.agents)
-        share = local_share(count, layout.processes)
-        chunk = chunk_prompts(layout, share, samples, config.sampling.max_rows)
-        prompts, width = chunk * layout.processes, bucket(config.task.max_prompt_tokens)
-        key = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        array = layout.abstract_array
-        return decode.lower(
-            self.params,
-            array((prompts, width), jnp.int32, "rows"),
-            array((prompts,), jnp.int32, "rows"),
-            array((agents, prompts, samples), key, "agents", "rows"),
-            array((prompts,), jnp.bool_, "rows"),
-            spec=spec,
-        )
-
-    def _score(self):
-        training, layout = self.run.config.training, self.layout
-        share = local_share(training.prompts_per_step, layout.processes)
-        cut = layout.micro_batches(training.micro_batch_rows, share * training.group_size)
-        answers = self._answers(*cut, self.run.config.sampling.max_new_tokens)
-        return score.lower(self.params, answers, spec=self.run.policy_spec(self.group))
-
-    def _update(self):
-        run, group, layout = self.run, self.group, self.layout
-        training = run.config.training
-        owners = np.arange(training.prompts_per_step) % layout.processes
-        pairs = update_pairs(run, group, 0)
-        most = max(most_groups(each, owners, layout.processes) for each in pairs)
-        needed = most * training.group_size
-        size = layout.micro_batch(training.micro_batch_rows, needed)
-        count, width = num_micro_batches(needed, needed, size), self.widest()
-        rows = (len(group.agents), count, size * layout.processes)
-        axes = ("agents", None, "rows")
-
-        def array(dtype, *more: int):
-            return layout.abstract_array((*rows, *more), dtype, *axes)
-
-        batch = MiniBatch(
-            answers=self._answers(count, size, width),
-            source=array(jnp.int32),
-            advantages=array(jnp.float32),
-            behavior_mean_log_prob=array(jnp.float32),
-            old_log_probs=array(jnp.float32, width),
-            reference_log_probs=array(jnp.float32, width),
-            transfer_weight=array(jnp.float32),
-        )
-        learners = jax.ShapeDtypeStruct((len(group.agents),), jnp.int32)
-        index = jax.ShapeDtypeStruct((), jnp.int32)
-        spec = run.update_spec(group)
-        return update.lower(self.state, batch, learners, index, spec=spec, base=self.base)
-
-    def _answers(self, count: int, size: int, width: int) -> Answers:
-        """`count` micro-batches of `size` rows of each process, answers `width` tokens wide."""
-        rows = (len(self.group.agents), count, size * self.layout.processes)
-
-        def array(*more: int):
-            return self.layout.abstract_array((*rows, *more), jnp.int32, "agents", None, "rows")
-
-        prompt = bucket(self.run.config.task.max_prompt_tokens)
-        return Answers(array(prompt), array(), array(width), array())
-
-    def widest(self) -> int:
-        """Tokens of the widest answers in an update.
-
-        A peer's answer in this group's tokens may be longer than in its own, up to
-        `algorithm.max_peer_tokens`; without that limit the next bucket is taken, half as much
-        again or less.
-        """
-        longest, algorithm = self.run.config.sampling.max_new_tokens, self.group.algorithm
-        if not self.takes_others_tokens:
-            return bucket(longest)
-        return bucket(max(longest, algorithm.max_peer_tokens or longest + 1))
-
-    @property
-    def takes_others_tokens(self) -> bool:
-        """Whether answers come from agents with another tokenizer: models of one family with
-        equally many ids are taken to share theirs."""
-        algorithm, model = self.group.algorithm, self.group.model
-        own = (model.model_type, model.vocab_size)
-        others = {(a.model.model_type, a.model.vocab_size) for a in self.run.agents} - {own}
-        return bool(others) and (algorithm.shares_answers or algorithm.rescue_coef > 0)

@@ -18,14 +18,22 @@ def table(plan: Plan, topology: str) -> Table:
     made = Table(title=title, caption="bytes and FLOPs of one device; FLOPs of matrix products")
     for name in ("agent", "program"):
         made.add_column(name)
-    for name in ("arguments", "outputs", "temporaries", "peak", "beside it", "of the device"):
+    for name in (
+        "a step",
+        "arguments",
+        "outputs",
+        "temporaries",
+        "peak",
+        "beside it",
+        "of the device",
+    ):
         made.add_column(name, justify="right")
     made.add_column("TFLOP", justify="right")
     made.add_column("exchanged")
     made.add_column("compiled", justify="right")
     made.add_column("fits")
     for one in plan.programs:
-        made.add_row(one.agents, one.program, *_cells(one, plan))
+        made.add_row(one.agents, one.program, str(one.runs or "-"), *_cells(one, plan))
     return made
 
 
@@ -93,6 +101,7 @@ def _program_json(one: Planned, plan: Plan) -> dict[str, Any]:
     return {
         "agent": one.agents,
         "program": one.program,
+        "runs": one.runs,
         "bytes": memory,
         "beside": one.beside,
         "needed": one.needed,

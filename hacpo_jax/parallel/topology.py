@@ -11,6 +11,7 @@ from jax.experimental import topologies
 from hacpo_jax.errors import UserError
 
 FIELD = "--topology"
+MOST_CPUS = 512
 
 _TPU = re.compile(r"(v\d+[a-z]*):\d+(x\d+){1,2}")
 _CPU = re.compile(r"cpu:(\d+)")
@@ -49,8 +50,10 @@ def topology_devices(name: str) -> list[Any]:
     """
     count = cpu_devices(name)
     if count is not None:
+        if not 0 < count <= MOST_CPUS:
+            raise UserError(FIELD, name, f"must be from cpu:1 to cpu:{MOST_CPUS}")
         devices = jax.local_devices(backend="cpu")
-        if not 0 < count <= len(devices):
+        if count > len(devices):
             raise UserError(FIELD, name, f"there are {len(devices)} CPU devices in this process")
         return devices[:count]
     if not _TPU.fullmatch(name):

@@ -7,7 +7,8 @@ import pytest
 from plan_cases import LAYERS, VOCAB, small_run, whole_parameters
 
 from hacpo_jax.parallel.hlo import parse
-from hacpo_jax.parallel.plan import GroupShapes, plan, prepare_plan, residents
+from hacpo_jax.parallel.plan import plan, prepare_plan, residents
+from hacpo_jax.parallel.plan_shapes import GroupShapes
 from hacpo_jax.parallel.topology import topology_devices
 
 HIDDEN, INNER = 32, 80
@@ -19,9 +20,9 @@ PARAMETERS = LAYERS * (LAYER_MATRICES + 2 * HIDDEN) + VOCAB * HIDDEN + HIDDEN
 
 def lowered(programs, name):
     shapes = GroupShapes(programs, programs.groups[0])
-    lower = {program: lower for program, lower, _ in shapes.programs()}[name]
+    job = {job.name: job for job in shapes.jobs()}[name]
     with shapes.layout.use():
-        return lower().compile()
+        return job.lower().compile()
 
 
 @pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (4, 2)])
