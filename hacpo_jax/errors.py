@@ -1,4 +1,4 @@
-"""The one kind of error that a user can cause and a user can mend."""
+"""Errors that the command line tells in one line, without a traceback."""
 
 
 class UserError(ValueError):
@@ -18,3 +18,10 @@ class UserError(ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
+
+
+class HostError(RuntimeError):
+    """Another process of this run failed, died, or did not come in time; it says which.
+
+    The command line prints it without a traceback and exits with 1.
+    """

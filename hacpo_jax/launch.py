@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from hacpo_jax.cli.help import help_text
 from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import parse
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import HostError, UserError
 
 
 def main(words: Sequence[str]) -> int:
     """Do what the words after the program's name say.
 
     Returns:
-      The exit code: 0; 1 for a plan that does not fit; 2 for bad input, told in one line; 130 when
-      interrupted.
+      The exit code: 0; 2 for bad input and 1 for the failure of another process, each told in one
+      line, or for a plan that does not fit; 130 when interrupted.
     """
     # Only tokenizers and configs of transformers are used, so it need not miss torch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -31,6 +31,9 @@ def main(words: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
+    except HostError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         trains = command is not None and command.verb == "train"
         hint = "; the same command goes on from the last checkpoint" if trains else ""

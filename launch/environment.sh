@@ -1,13 +1,9 @@
 # Sourced by the scripts beside it: finds a Python, makes `.venv`, installs the project into it.
 # shellcheck shell=bash
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=launch/variables.sh
+source "$(dirname "${BASH_SOURCE[0]}")/variables.sh"
 venv_python=$root/.venv/bin/python
-
-fail() {
-    printf 'error: %s\n' "$*" >&2
-    exit 2
-}
 
 is_recent() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs hacpo-jax with its test tools into .venv when needed, then runs the linter, the
-# formatter's check, the type check, and pytest with the given words.
+# Installs hacpo-jax with its test tools into .venv when needed, then runs the linters of Python and
+# of scripts, the formatter's check, the type check, and pytest with the given words.
 # The tests compare with transformers' own models where torch is installed: HACPO_TORCH names the
 # requirement (a CPU build is enough; empty installs none). All tests pass without it.
 set -euo pipefail
@@ -27,6 +27,7 @@ check() {
 }
 check ruff check
 check ruff format --check
+check shellcheck --external-sources launch/*.sh .ci/run
 check basedpyright --pythonpath "$venv_python"
 if ((${#failed[@]})); then
     printf 'failed: %s; the tests run all the same\n' "${failed[*]}" >&2

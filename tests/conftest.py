@@ -36,6 +36,15 @@ def few_programs():
         jax.clear_caches()
 
 
+@pytest.fixture(scope="module")
+def compile_quickly():
+    """Compiling well would take several times as long as running badly."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def use_devices():
     """Has runs in this process work on the first so many of the 8 devices."""

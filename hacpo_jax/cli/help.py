@@ -26,7 +26,10 @@ class VerbHelp:
 VERBS = {
     "train": VerbHelp(
         summary="train the agents of a config together; goes on where a killed run was",
-        usage=("[train] [--config FILE] [key=value ...]",),
+        usage=(
+            "[train] [--config FILE] [key=value ...]",
+            "[train] ... --coordinator HOST:PORT --processes N --process I",
+        ),
         text="""\
             FILE is a YAML file or the name of a built-in config, listed below; quickstart runs
             without --config. Every key of the config can be set by its dotted name; numbers reach
@@ -34,13 +37,18 @@ VERBS = {
             from OTHER, a path relative to that file, whatever the file itself does not set.
             The run directory (run_dir=...) receives config.yaml, metrics.jsonl,
             evaluations.jsonl, rollouts/, checkpoints/, summary.json and report/. The same command
-            again goes on from the last checkpoint.""",
+            again goes on from the last checkpoint.
+            A run of several processes starts by itself on TPU pods, in SLURM steps and in the
+            JobSets of launch/. Elsewhere the same command is started N times, with
+            --process 0 to N-1: HOST:PORT is a free port of the machine of process 0, as the
+            others reach it. All use the same config; one that fails ends all.""",
         examples=(
             "",
             "train --config quickstart run_dir=runs/second seed=1",
             "train --config smollm2_state agents.0.model=DIR",
             "train --config quickstart algorithm.name=gspo run_dir=runs/gspo",
             "train --config hacpo_qwen3_1.7b_4b_size algorithm.hacpo.alpha=0 run_dir=runs/no_alpha",
+            "train --coordinator 127.0.0.1:1234 --processes 2 --process 0",
         ),
     ),
     "eval": VerbHelp(

@@ -25,7 +25,7 @@ def run(command: Command) -> int:
     """
     refuse_paths(command)
     if command.topology is None:
-        raise UserError("--topology", None, "is required: name devices such as v5e:4x4 or cpu:8")
+        raise UserError("--topology", None, "is required: name devices, such as v5e:4x4 or cpu:8")
     files = [word.removeprefix(_JSON) for word in command.settings if word.startswith(_JSON)]
     settings = [word for word in command.settings if not word.startswith(_JSON)]
     path = _writable(files[-1]) if files else None

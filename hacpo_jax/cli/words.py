@@ -3,8 +3,8 @@
 import dataclasses
 import difflib
 import typing
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -14,7 +14,14 @@ from hacpo_jax.config.load import remedy_of
 from hacpo_jax.errors import UserError
 
 DEFAULT_VERB = "train"
-_OPTIONS = {"--config": "a file or a built-in config", "--topology": "devices such as v5e:4x4"}
+_HOST_OPTIONS = {"--coordinator": str, "--processes": int, "--process": int}
+_AFTER = {
+    "--config": "name a file or a built-in config after it",
+    "--topology": "name devices after it, such as v5e:4x4 or cpu:8",
+    "--coordinator": "write HOST:PORT of process 0 after it",
+    "--processes": "write the number of processes after it",
+    "--process": "write the number of this process, from 0, after it",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Command:
       paths: words that are neither options nor `key=value`.
       settings: the `key=value` words.
       help: whether help is asked for.
+      hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
+        the fields of `hacpo_jax.parallel.hosts.Flags`.
     """
 
     verb: str | None
@@ -36,6 +45,7 @@ class Command:
     paths: tuple[str, ...]
     settings: tuple[str, ...]
     help: bool
+    hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -50,24 +60,47 @@ def parse(words: Sequence[str]) -> Command:
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
-    named, paths, settings = dict.fromkeys(_OPTIONS), [], []
+    values, paths, settings = {}, [], []
     while rest:
         word = rest.pop(0)
         option, equals, value = word.partition("=")
-        if option in _OPTIONS:
+        if option in _AFTER:
             if not equals and (not rest or rest[0].startswith("--")):
-                raise UserError(option, None, f"name {_OPTIONS[option]} after it")
-            named[option] = value if equals else rest.pop(0)
+                raise UserError(option, None, _AFTER[option])
+            values[option] = value if equals else rest.pop(0)
         elif word.startswith("-"):
             raise UserError("option", word, f"unknown; {_option_remedy(word)}")
         elif "=" in word:
             settings.append(word)
         else:
             paths.append(word)
-    config, topology = named["--config"], named["--topology"]
-    if topology is not None and verb != "plan" and not asks_help:
+    topology = values.get("--topology")
+    if topology is not None and verb not in (None, "plan"):
         raise UserError("--topology", topology, f"{verb} runs on the devices there are; use plan")
-    return Command(verb, config, topology, tuple(paths), tuple(settings), asks_help)
+    return Command(
+        verb=verb,
+        config=values.get("--config"),
+        topology=topology,
+        paths=tuple(paths),
+        settings=tuple(settings),
+        help=asks_help,
+        hosts=_hosts(verb, values),
+    )
+
+
+def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
+    """Options of runs of several processes."""
+    hosts: dict[str, Any] = {}
+    for option, kind in _HOST_OPTIONS.items():
+        if option not in values:
+            continue
+        value = values[option]
+        if verb not in (None, "train"):
+            raise UserError(option, value, f"{verb} runs in one process; only train takes it")
+        if kind is int and not (value.isascii() and value.isdigit()):
+            raise UserError(option, value, f"must be a whole number; {_AFTER[option]}")
+        hosts[option.removeprefix("--")] = kind(value)
+    return hosts
 
 
 def _verb(word: str) -> str:
@@ -83,7 +116,10 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    return "there are --config, --topology and --help; settings are key=value words"
+    known = [*_AFTER, "--help"]
+    close = difflib.get_close_matches(word, known, n=1)
+    nearest = f"did you mean {close[0]}? " if close else ""
+    return f"{nearest}There are {', '.join(known)}; settings are key=value words"
 
 
 def refuse_paths(command: Command) -> None:

@@ -58,7 +58,12 @@ def parse_config(data: dict[str, Any]) -> Config:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved config as YAML that `load_config` reads back equal.
+    """Write the resolved config as YAML that `load_config` reads back equal."""
+    path.write_text(config_text(config), encoding="utf-8")
+
+
+def config_text(config: Config) -> str:
+    """The resolved config as YAML.
 
     Agents name what differs from the top-level sections alone: an override of those, when the file
     is read again, reaches the agents too.
@@ -70,7 +75,7 @@ def save_config(config: Config, path: Path) -> None:
             if not agent[section]:
                 del agent[section]
     tree = OmegaConf.create(_without_interpolation(data))
-    path.write_text(OmegaConf.to_yaml(tree), encoding="utf-8")
+    return OmegaConf.to_yaml(tree)
 
 
 def _difference(own: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:

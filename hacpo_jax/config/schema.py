@@ -130,6 +130,9 @@ class Config(Section):
       seed: of new weights, data order and sampling.
       task: problems and verifier.
       agents: the policies.
+      placement: agents of different shapes take turns on all devices (`colocated`), or each has
+        devices of its own and all work at once (`partitioned`); `auto` takes the one that fits in
+        memory, and of two the one that a step is estimated to be faster with.
       algorithm: the objective of agents that name no other.
       sampling: how answers are drawn.
       training: the loop.
@@ -144,6 +147,7 @@ class Config(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     task: Task
     agents: list[Agent] = Field(min_length=1)
+    placement: Literal["auto", "colocated", "partitioned"] = "auto"
     algorithm: Algorithm = Algorithm()
     sampling: Sampling
     training: Training

@@ -11,8 +11,9 @@ since a device with fewer rows waits for the others, heads, MLP and vocabulary b
 
 import dataclasses
 
-from hacpo_jax.models import ModelConfig
-from hacpo_jax.parallel.sizes import AttentionKernel, GroupWork, MeshSizes, StepSizes
+from hacpo_jax.models import AttentionKind, ModelConfig
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.training.log_probs import BLOCK
 
 ONE = MeshSizes()
@@ -20,7 +21,7 @@ ONE = MeshSizes()
 # Products of queries and keys' size in the backward pass, for two in the forward pass. `xla` keeps
 # the weights of attention; a flash kernel computes them again, splash attention for queries and
 # for keys apart.
-BACKWARD_PRODUCTS: dict[AttentionKernel, int] = {"xla": 4, "cudnn": 5, "splash": 7}
+BACKWARD_PRODUCTS: dict[AttentionKind, int] = {"xla": 4, "cudnn": 5, "splash": 7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +153,8 @@ def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -
     prompts = share(sizes.chunk_prompts, mesh.rows)
     answers, steps = prompts * sizes.samples, sizes.answer_tokens - 1
     cached = sizes.prompt_tokens + max(steps, 1)
-    # The new token's own key is multiplied element by element, once more as wide as one key.
-    attended = answers * (cached + 1)
+    # Keys and values of the cache, and the new token's own key; its value is one factor each.
+    attended = answers * (2 * cached + 1)
     prefill = forward_flops(model, prompts, sizes.prompt_tokens, sizes.attention, mesh)
     one_token = products_flops(model, answers, attended, mesh)
     head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
@@ -200,16 +201,18 @@ def forward_flops(
     model: ModelConfig,
     rows: int,
     tokens: int,
-    attention: AttentionKernel = "xla",
+    attention: AttentionKind = "xla",
     mesh: MeshSizes = ONE,
 ) -> Forward:
     """One pass of all layers over `rows` sequences of `tokens` tokens."""
     pairs = tokens * tokens if attention == "xla" else tokens * (tokens + 1) // 2
-    return products_flops(model, rows * tokens, rows * pairs, mesh)
+    return products_flops(model, rows * tokens, 2 * rows * pairs, mesh)
 
 
-def products_flops(model: ModelConfig, tokens: int, pairs: int, mesh: MeshSizes = ONE) -> Forward:
-    """All layers' products for `tokens` tokens of which `pairs` pairs attend."""
+def products_flops(
+    model: ModelConfig, tokens: int, attended: int, mesh: MeshSizes = ONE
+) -> Forward:
+    """All layers' products for `tokens` tokens, which meet keys or values `attended` times."""
     hidden, heads = model.hidden_size, share(model.num_heads, mesh.tensor)
     kv_heads = kv_share(model, mesh)
     queries, keys = heads * model.head_dim, kv_heads * model.head_dim
@@ -231,15 +234,19 @@ def products_flops(model: ModelConfig, tokens: int, pairs: int, mesh: MeshSizes 
         mlp_out=per_token * hidden * inner,
         adapters=per_token * rank * sum(sides[name] for name in targets),
         adapters_out=per_token * rank * hidden if "down" in targets else 0,
-        attention=4 * model.num_layers * pairs * queries,
+        attention=2 * model.num_layers * attended * queries,
     )
 
 
 def head_flops(model: ModelConfig, tokens: int, mesh: MeshSizes = ONE) -> int:
     """Logits of `tokens` tokens in blocks of the vocabulary; the last block overlaps another."""
-    block = min(BLOCK, model.vocab_size)
-    columns = -(-model.vocab_size // block) * block
-    return 2 * tokens * model.hidden_size * share(columns, mesh.tensor)
+    rows, block = share(model.vocab_size, mesh.tensor), block_columns(model, mesh)
+    return 2 * tokens * model.hidden_size * share(rows, block) * block
+
+
+def block_columns(model: ModelConfig, mesh: MeshSizes) -> int:
+    """Ids of one block of the vocabulary on one device."""
+    return min(share(BLOCK, mesh.tensor), share(model.vocab_size, mesh.tensor))
 
 
 def share(count: int, parts: int) -> int:

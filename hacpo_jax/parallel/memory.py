@@ -4,22 +4,28 @@ What stays (parameters, optimizer, frozen copies) is counted exactly. What comes
 the programs keep by construction; a compiler adds copies and lays out buffers in its own way, so
 the sum is right within a factor and not to the byte (see the tests).
 
-Parameters, and all that is shaped like them, are divided by the `fsdp` and `tensor` axes (key and
-value weights not by `tensor` where their heads cannot be), rows by `data` and `fsdp`, agents by
-`agent`.
+Parameters, and all that is shaped like them, lie as `hacpo_jax.parallel.rules` says; rows are
+divided by the `data` and `fsdp` axes, agents by `agent`.
 """
 
 import dataclasses
+import functools
 import math
-from typing import Any
 
 import jax
-from flax import traverse_util
+from jax.sharding import AbstractMesh, NamedSharding
 
-from hacpo_jax.models import ModelConfig, abstract_params, abstract_trained, logical_axes
-from hacpo_jax.parallel.estimate import ONE, kv_share, share
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes, StepSizes
-from hacpo_jax.training.log_probs import BLOCK
+from hacpo_jax.models import (
+    ModelConfig,
+    abstract_params,
+    abstract_trained,
+    logical_axes,
+    trained_axes,
+)
+from hacpo_jax.parallel.estimate import ONE, block_columns, kv_share, share
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.rules import AXES, GATHERED, RULES, partition_spec
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 
 F32 = 4
 """Bytes of the optimizer's means, gradients' sums, softmax, norms and log-probs."""
@@ -65,7 +71,8 @@ class RolloutBytes:
       generated_cache: keys and values of the answers.
       layer_cache: the same of the one layer at work.
       working: one layer of the prefill, or the logits of one token of every answer if more.
-      head: the output head in the dtype of activations, where parameters have another.
+      weights: copies in the dtype of activations, whole but for `tensor`; 0 where the parameters
+        are that already.
       answers: prompts and keys, tokens and log-probs drawn.
     """
 
@@ -73,7 +80,7 @@ class RolloutBytes:
     generated_cache: int
     layer_cache: int
     working: int
-    head: int
+    weights: int
     answers: int
 
     @property
@@ -137,8 +144,14 @@ class GroupBytes:
     update: UpdateBytes
 
     @property
+    def largest(self) -> str:
+        """The program that needs most: `rollout`, `score` or `update`."""
+        totals = {name: getattr(self, name).total for name in ("rollout", "score", "update")}
+        return max(totals, key=totals.__getitem__)
+
+    @property
     def transient(self) -> int:
-        """Of the program that needs most."""
+        """What that program needs."""
         return max(self.rollout.total, self.score.total, self.update.total)
 
     @property
@@ -148,100 +161,128 @@ class GroupBytes:
 
 def group_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> GroupBytes:
     """What a group of agents holds on each device of its mesh."""
-    agents = share(len(work.agents), mesh.agent)
     return GroupBytes(
         state=state_bytes(work, mesh),
-        rollout=_times(rollout_bytes(work.model, work.sizes, mesh), agents),
-        score=_times(score_bytes(work.model, work.sizes, mesh), agents),
-        update=_times(update_bytes(work.model, work.sizes, mesh), agents),
+        rollout=rollout_bytes(work, mesh),
+        score=score_bytes(work, mesh),
+        update=update_bytes(work, mesh),
     )
 
 
-def parameter_count(model: ModelConfig, mesh: MeshSizes = ONE, *, trained: bool = False) -> int:
-    """Parameters of one agent on one device: all of them, or those that are trained."""
+def parameter_count(
+    model: ModelConfig, mesh: MeshSizes = ONE, *, trained: bool = False, gathered: bool = False
+) -> int:
+    """Parameters of one agent on one device.
+
+    Args:
+      model: shape of the agent.
+      mesh: of its group.
+      trained: those that are trained only.
+      gathered: as they are used in decoding, whole along `fsdp`.
+    """
+    return _count(model, mesh.fsdp, mesh.tensor, trained, gathered)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(model: ModelConfig, fsdp: int, tensor: int, trained: bool, gathered: bool) -> int:
     shapes = abstract_trained(model) if trained else abstract_params(model)
-    axes: dict[tuple[str, ...], Any] = dict(traverse_util.flatten_dict(logical_axes(model)))  # type: ignore[arg-type]
-    lone_heads = model.num_kv_heads % mesh.tensor
-    total = 0
-    for path, shape in jax.tree_util.tree_leaves_with_path(shapes):
-        whole = lone_heads and "kv_heads" in axes[tuple(key.key for key in path)]
-        total += share(math.prod(shape.shape), mesh.fsdp * (1 if whole else mesh.tensor))
-    return total
+    names = trained_axes(model) if trained else logical_axes(model)
+    mesh = AbstractMesh((1, 1, fsdp, tensor), AXES)
+    rules = GATHERED if gathered else RULES
+
+    def on_one_device(like: jax.ShapeDtypeStruct, axes: tuple[str, ...]) -> int:
+        spec = partition_spec(axes, like.shape, mesh.shape, rules)
+        return math.prod(NamedSharding(mesh, spec).shard_shape(like.shape))
+
+    return sum(jax.tree.leaves(jax.tree.map(on_one_device, shapes, names)))
 
 
 def state_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> StateBytes:
     """Parameters and optimizer of a whole group on one device."""
     model, size = work.model, work.sizes.param_bytes
     agents = share(len(work.agents), mesh.agent)
-    everything = parameter_count(model, mesh)
-    free = everything if model.lora is None else parameter_count(model, mesh, trained=True)
+    free = parameter_count(model, mesh, trained=True)
     return StateBytes(
         trained=agents * free * size,
-        base=(everything - free) * size,
+        base=(parameter_count(model, mesh) - free) * size,
         optimizer=agents * (2 * F32 * free + COUNTERS),
         reference=agents * free * size if work.sizes.keeps_reference else 0,
     )
 
 
-def rollout_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> RolloutBytes:
-    """One agent's decode of one chunk of prompts."""
-    prompts = share(sizes.chunk_prompts, mesh.rows)
-    answers, room = prompts * sizes.samples, max(sizes.answer_tokens - 1, 1)
-    position = cache_bytes(model, sizes, mesh)
-    generated = answers * room * position
+def weight_bytes(work: GroupWork, mesh: MeshSizes, *, gathered: bool) -> int:
+    """A group's parameters in the dtype of activations, those under adapters once."""
+    model, agents = work.model, share(len(work.agents), mesh.agent)
+    everything = parameter_count(model, mesh, gathered=gathered)
+    free = parameter_count(model, mesh, trained=True, gathered=gathered)
+    return (agents * free + everything - free) * work.sizes.compute_bytes
+
+
+def rollout_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> RolloutBytes:
+    """A group's decode of one chunk of prompts."""
+    model, sizes = work.model, work.sizes
+    agents, prompts = share(len(work.agents), mesh.agent), share(sizes.chunk_prompts, mesh.rows)
+    answers = prompts * sizes.samples
+    prompt, generated = cache_bytes(model, sizes, mesh)
     prefill = layer_bytes(model, sizes, prompts, sizes.prompt_tokens, mesh)
-    vocab = share(model.vocab_size, mesh.tensor)
-    casts = sizes.param_bytes != sizes.compute_bytes
+    logits = LOGITS_COPIES * answers * share(model.vocab_size, mesh.tensor) * F32
     drawn = answers * (2 * sizes.answer_tokens + 4)
+    copied = mesh.fsdp > 1 or sizes.param_bytes != sizes.compute_bytes
     return RolloutBytes(
-        prompt_cache=prompts * sizes.prompt_tokens * position,
-        generated_cache=generated,
-        layer_cache=generated // model.num_layers,
-        working=max(prefill, LOGITS_COPIES * answers * vocab * F32),
-        head=vocab * model.hidden_size * sizes.compute_bytes if casts else 0,
-        answers=4 * (drawn + prompts * (sizes.prompt_tokens + 2)),
+        prompt_cache=agents * prompt,
+        generated_cache=agents * generated,
+        layer_cache=agents * generated // model.num_layers,
+        working=agents * max(prefill, logits),
+        weights=weight_bytes(work, mesh, gathered=True) if copied else 0,
+        answers=agents * 4 * (drawn + prompts * (sizes.prompt_tokens + 2)),
     )
 
 
-def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
-    """Keys and values of one token in all layers."""
-    return 2 * model.num_layers * kv_share(model, mesh) * model.head_dim * sizes.compute_bytes
+def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> tuple[int, int]:
+    """One agent's keys and values of a chunk: of the prompts, and of all answers to them."""
+    position = 2 * model.num_layers * kv_share(model, mesh) * model.head_dim * sizes.compute_bytes
+    prompts, room = share(sizes.chunk_prompts, mesh.rows), max(sizes.answer_tokens - 1, 1)
+    return prompts * sizes.prompt_tokens * position, prompts * sizes.samples * room * position
 
 
-def score_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> ScoreBytes:
-    """One agent's largest scoring pass; nothing where there is none."""
+def score_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> ScoreBytes:
+    """A group's largest scoring pass; nothing where there is none."""
+    model, sizes = work.model, work.sizes
     if not sizes.scored:
         return ScoreBytes(0, 0, 0)
+    agents = share(len(work.agents), mesh.agent)
     rows = max(rows for _, rows, _ in sizes.scored)
     width = max(width for _, _, width in sizes.scored)
     size = min(sizes.micro_batch_rows, rows)
     local, tokens = share(size, mesh.rows), sizes.prompt_tokens + width
-    block = 2 * local * width * min(BLOCK, model.vocab_size) * F32
+    block = 2 * local * width * block_columns(model, mesh) * F32
     return ScoreBytes(
-        activations=local * tokens * model.hidden_size * sizes.compute_bytes,
-        working=max(layer_bytes(model, sizes, local, tokens, mesh), block),
-        answers=4 * local * share(rows, size) * (sizes.prompt_tokens + 2 * width + 2),
+        activations=agents * local * tokens * model.hidden_size * sizes.compute_bytes,
+        working=agents * max(layer_bytes(model, sizes, local, tokens, mesh), block),
+        answers=agents * 4 * local * share(rows, size) * (sizes.prompt_tokens + 2 * width + 2),
     )
 
 
-def update_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> UpdateBytes:
-    """One agent's update from one mini-batch."""
-    rows, width = share(sizes.micro_rows, mesh.rows), sizes.row_tokens
-    tokens, hidden = sizes.prompt_tokens + width, model.hidden_size
+def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
+    """A group's update from one mini-batch of each agent."""
+    model, sizes = work.model, work.sizes
+    agents, rows = share(len(work.agents), mesh.agent), share(sizes.micro_rows, mesh.rows)
+    width, hidden = sizes.row_tokens, model.hidden_size
+    tokens = sizes.prompt_tokens + width
     free = parameter_count(model, mesh, trained=True)
     layer = layer_bytes(model, sizes, rows, tokens, mesh)
     stream = rows * tokens * hidden * sizes.compute_bytes
-    casts = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
+    copied = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
     table = 0 if model.lora else share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor) * F32
-    block = BLOCK_COPIES * min(BLOCK, model.vocab_size)
-    head = rows * width * (block + hidden) * F32 + table
+    head = rows * width * (BLOCK_COPIES * block_columns(model, mesh) + hidden) * F32 + table
+    kept = model.num_layers * (stream if sizes.remat else layer) + 2 * stream
     return UpdateBytes(
-        accumulator=free * F32,
-        gradient=free * sizes.param_bytes,
-        weights=parameter_count(model, mesh) * sizes.compute_bytes if casts else 0,
-        activations=model.num_layers * (stream if sizes.remat else layer) + 2 * stream,
-        working=max(layer, head) if sizes.remat else head,
-        batch=batch_bytes(sizes, mesh),
+        accumulator=agents * free * F32,
+        gradient=agents * free * sizes.param_bytes,
+        weights=weight_bytes(work, mesh, gathered=False) if copied else 0,
+        activations=agents * kept,
+        working=agents * (max(layer, head) if sizes.remat else head),
+        batch=agents * batch_bytes(sizes, mesh),
     )
 
 
@@ -273,8 +314,3 @@ def layer_bytes(
     per_token += 6 * share(model.intermediate_size, mesh.tensor) * b
     pairs = tokens * (F32 + b) + 2 * F32 if sizes.attention == "xla" else F32
     return rows * tokens * (per_token + heads * pairs)
-
-
-def _times(held, count: int):
-    """The same for several agents."""
-    return type(held)(*(count * value for value in dataclasses.astuple(held)))

@@ -20,7 +20,9 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import GIB, Chip
 from hacpo_jax.parallel.estimate import StepFlops, step_flops
 from hacpo_jax.parallel.memory import GroupBytes, group_bytes
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.rules import AXES
+from hacpo_jax.parallel.sizes import GroupWork
 from hacpo_jax.parallel.timing import GroupSeconds, group_seconds, move_seconds
 
 Mode = Literal["colocated", "partitioned"]
@@ -131,19 +133,20 @@ def choose_placement(
     if len(groups) == 1:
         return _explained(candidates["colocated"](), "one group has all devices")
     found: list[Placement] = []
-    errors: list[UserError] = []
-    for make in candidates.values():
+    refused: list[str] = []
+    for mode, make in candidates.items():
         try:
             found.append(make())
         except UserError as error:
-            errors.append(error)
+            # A layout's own error names another field.
+            why = error.remedy if error.field == "placement" else str(error)
+            refused.append(f"{mode} cannot be: {why}")
     if not found:
-        remedies = "; ".join(f"{error.value}: {error.remedy}" for error in errors)
-        raise UserError("placement", setting, remedies)
+        raise UserError("placement", setting, "; ".join(refused))
     # Of two that take the same time, the first: it leaves no device to one group only.
     best = min(found, key=lambda placement: placement.seconds)
-    if errors:
-        return _explained(best, f"{errors[0].value} cannot be: {errors[0].remedy}")
+    if refused:
+        return _explained(best, refused[0])
     other = max(found, key=lambda placement: placement.seconds)
     times = f"about {_seconds(best.seconds)} a step, {_seconds(other.seconds)} otherwise"
     return _explained(best, times)
@@ -178,11 +181,11 @@ def _colocated(
         needed = states + max(one.memory.transient for one in placed)
     if not _fits(needed, chip):
         largest = max(placed, key=lambda one: one.memory.peak)
-        who = " and ".join(f"{one.work.name} ({_size(one.memory.peak)})" for one in placed)
-        several = f"agents {who} together need" if len(placed) > 1 else f"agent {who} needs"
-        if offload:
-            several = f"agent {largest.work.name} needs"
-        raise _too_large("colocated", several, needed, num_devices, chip, offload=not offload)
+        who = f"agent {largest.work.name} needs"
+        if len(placed) > 1 and not offload:
+            states = ", ".join(f"{one.work.name} {_size(one.memory.state.total)}" for one in placed)
+            who = f"agents together (state of {states}) need"
+        raise _too_large("colocated", who, needed, largest, chip, offload=not offload)
     seconds = sum(one.seconds.total for one in placed)
     return Placement("colocated", tuple(placed), seconds, needed, chip, offload, "")
 
@@ -239,8 +242,8 @@ def _options(g: int, work: GroupWork, most: int, chip: Chip, layout: Layout) -> 
     if found:
         return found
     if nearest is not None:
-        needed, count = nearest.memory.peak, len(nearest.devices)
-        raise _too_large("partitioned", f"agent {work.name} needs", needed, count, chip)
+        who = f"agent {work.name} needs"
+        raise _too_large("partitioned", who, nearest.memory.peak, nearest, chip)
     if refused is not None:
         raise UserError("placement", "partitioned", f"agent {work.name}: {refused}")
     remedy = f"agent {work.name} cannot be laid out on up to {most} devices; change the mesh"
@@ -256,21 +259,32 @@ def _balanced(options: Sequence[Sequence[Placed]], num_devices: int) -> list[Pla
     """
     best: list[Placed] | None = None
     for limit in sorted({one.seconds.answering for choices in options for one in choices}):
-        allowed = [[one for one in c if one.seconds.answering <= limit] for c in options]
-        if not all(allowed):
+        ladders = [_ladder(choices, limit) for choices in options]
+        if not all(ladders):
             continue
-        chosen = [choices[0] for choices in allowed]
-        while sum(len(one.devices) for one in chosen) <= num_devices:
-            if best is None or _together(chosen) < _together(best):
-                best = list(chosen)
-            slowest = max(range(len(chosen)), key=lambda g: chosen[g].seconds.learning)
-            now = chosen[slowest].seconds.learning
-            faster = [one for one in allowed[slowest] if one.seconds.learning < now]
-            if not faster:
+        rungs = [0] * len(ladders)
+        while True:
+            chosen = [ladder[rung] for ladder, rung in zip(ladders, rungs, strict=True)]
+            if sum(len(one.devices) for one in chosen) > num_devices:
                 break
-            chosen[slowest] = faster[0]
+            if best is None or _together(chosen) < _together(best):
+                best = chosen
+            slowest = max(range(len(chosen)), key=lambda g, c=chosen: c[g].seconds.learning)
+            rungs[slowest] += 1
+            if rungs[slowest] == len(ladders[slowest]):
+                break
     assert best is not None  # the fewest devices of all groups are there
     return best
+
+
+def _ladder(choices: Sequence[Placed], limit: float) -> list[Placed]:
+    """Options whose answering keeps to a limit, each learning faster than the one before."""
+    found: list[Placed] = []
+    for one in choices:
+        better = not found or one.seconds.learning < found[-1].seconds.learning
+        if one.seconds.answering <= limit and better:
+            found.append(one)
+    return found
 
 
 def _together(chosen: Sequence[Placed]) -> float:
@@ -304,17 +318,22 @@ def _fits(needed: int, chip: Chip) -> bool:
 
 
 def _too_large(
-    mode: Mode, who: str, needed: int, devices: int, chip: Chip, *, offload: bool = False
+    mode: Mode, who: str, needed: int, placed: Placed, chip: Chip, *, offload: bool = False
 ) -> UserError:
-    room = MEMORY_SHARE * (chip.memory or 0)
+    """What is needed and what is there; remedies are those that the neediest group has left."""
+    room, sizes = MEMORY_SHARE * (chip.memory or 0), placed.work.sizes
+    program = placed.memory.largest
     remedies = ["more devices", "a larger tensor or fsdp axis"]
     remedies += ["offload"] * offload
-    remedies += ["fewer training.micro_batch_rows or sampling.max_rows"]
-    remedies += ["training.remat=true", "training.param_dtype=bfloat16"]
+    less = "sampling.max_rows" if program == "rollout" else "training.micro_batch_rows"
+    remedies += [f"smaller {less}"]
+    remedies += ["training.remat=true"] * (program == "update" and not sizes.remat)
+    remedies += ["training.param_dtype=bfloat16"] * (sizes.param_bytes > 2)
     return UserError(
         "placement",
         mode,
-        f"{who} {_size(needed)} on each of {devices} devices and {chip.name} has room for "
+        f"{who} {_size(needed)} on each of {len(placed.devices)} devices, "
+        f"{_size(placed.memory.transient)} of it for {program}, and {chip.name} has room for "
         f"{_size(room)} ({MEMORY_SHARE:.0%} of {_memory(chip)}); use {', '.join(remedies)}",
     )
 
@@ -323,7 +342,7 @@ def _cells(placed: Placed) -> list[str]:
     """FLOPs and seconds of each phase, bytes, and where."""
     flops, seconds, devices = placed.flops, placed.seconds, placed.devices
     scoring = seconds.rescore + seconds.score
-    sizes = dataclasses.asdict(placed.mesh)
+    sizes = dict(zip(AXES, placed.mesh.shape, strict=True))
     mesh = ", ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "-"
     return [
         f"{devices.start}-{devices.stop - 1}" if len(devices) > 1 else f"{devices.start}",

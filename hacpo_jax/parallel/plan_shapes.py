@@ -18,7 +18,7 @@ from hacpo_jax.models.lora import Params, split, with_base
 from hacpo_jax.parallel.mesh import local_share
 from hacpo_jax.rollout import DecodeSpec, bucket, chunk_prompts, decode
 from hacpo_jax.training.batches import num_micro_batches
-from hacpo_jax.training.cut import most_groups, update_pairs
+from hacpo_jax.training.cut import most_groups, updates_of
 from hacpo_jax.training.places import abstract_learner
 from hacpo_jax.training.run import Programs
 from hacpo_jax.training.scoring import Answers, score
@@ -122,7 +122,7 @@ class GroupShapes:
         run, group, layout = self.run, self.group, self.layout
         training = run.config.training
         owners = np.arange(training.prompts_per_step) % layout.processes
-        pairs = update_pairs(run, group, 0)
+        pairs = updates_of(run, group, 0)
         most = max(most_groups(each, owners, layout.processes) for each in pairs)
         needed = most * training.group_size
         size = layout.micro_batch(training.micro_batch_rows, needed)

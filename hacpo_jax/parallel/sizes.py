@@ -1,44 +1,13 @@
-"""What the estimates of work and memory are made from: a step's sizes, a model and a mesh."""
+"""What the estimates of work and memory are made from: a model and a step's sizes."""
 
 import dataclasses
-from typing import Literal
 
 import jax.numpy as jnp
 
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.config import Config
-from hacpo_jax.models import ModelConfig
+from hacpo_jax.models import AttentionKind, ModelConfig
 from hacpo_jax.rollout import bucket
-
-AttentionKernel = Literal["xla", "cudnn", "splash"]
-"""`xla` stores the scores of all pairs of tokens; the other two never do, and skip later tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshSizes:
-    """Devices along each axis of a group's mesh.
-
-    Args:
-      agent: divides the agents of the group.
-      data: divides rows.
-      fsdp: divides rows, and parameters with all that is shaped like them.
-      tensor: divides parameters and activations by heads, MLP width and vocabulary.
-    """
-
-    agent: int = 1
-    data: int = 1
-    fsdp: int = 1
-    tensor: int = 1
-
-    @property
-    def devices(self) -> int:
-        """Of the whole mesh."""
-        return self.agent * self.data * self.fsdp * self.tensor
-
-    @property
-    def rows(self) -> int:
-        """Parts that the rows of a batch are divided into."""
-        return self.data * self.fsdp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +31,7 @@ class StepSizes:
       param_bytes: of one parameter.
       compute_bytes: of one activation.
       remat: layers are computed again in the backward pass.
-      attention: how whole sequences attend.
+      attention: its implementation over whole sequences.
     """
 
     prompts: int
@@ -81,7 +50,7 @@ class StepSizes:
     param_bytes: int = 4
     compute_bytes: int = 4
     remat: bool = False
-    attention: AttentionKernel = "xla"
+    attention: AttentionKind = "xla"
 
     @property
     def chunk_prompts(self) -> int:
@@ -142,7 +111,7 @@ def group_work(
     *,
     dtype: jnp.dtype,
     rescores: bool,
-    attention: AttentionKernel = "xla",
+    attention: AttentionKind = "xla",
 ) -> GroupWork:
     """The work of one group at its longest: full prompts, full answers.
 
@@ -154,7 +123,7 @@ def group_work(
       group: the agents.
       dtype: of activations.
       rescores: whether the trainer scores own answers again (`Run.rescores`).
-      attention: how whole sequences attend.
+      attention: its implementation over whole sequences (`Run.attention`).
     """
     training, algorithm, longest = config.training, group.algorithm, config.sampling.max_new_tokens
     peers = len(config.agents) - 1 if algorithm.shares_answers else 0

@@ -9,7 +9,6 @@ import dataclasses
 
 from hacpo_jax.parallel.chips import Chip
 from hacpo_jax.parallel.estimate import (
-    ONE,
     RolloutFlops,
     StepFlops,
     UpdateFlops,
@@ -20,11 +19,12 @@ from hacpo_jax.parallel.memory import (
     BLOCK_COPIES,
     F32,
     StateBytes,
+    cache_bytes,
     layer_bytes,
     parameter_count,
-    rollout_bytes,
 )
-from hacpo_jax.parallel.sizes import GroupWork, MeshSizes
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork
 
 # Assumptions, not measurements. Shares of the peak that well-fed programs of each kind reach.
 PASS_EFFICIENCY = 0.5
@@ -136,39 +136,45 @@ def move_seconds(state: StateBytes) -> float:
 
 
 def _weights(work: GroupWork, mesh: MeshSizes) -> int:
-    """Bytes of the weights that one pass reads: those of the device's heads, gathered over `fsdp`.
+    """Weights that one pass reads on a device: those of its heads, gathered over `fsdp`.
 
     Of a separate embedding only the rows of the tokens at hand are read.
     """
     model = work.model
-    count = parameter_count(model, dataclasses.replace(ONE, tensor=mesh.tensor))
-    if not model.tie_word_embeddings:
-        count -= model.vocab_size * model.hidden_size // mesh.tensor
-    return count * work.sizes.param_bytes
+    count = parameter_count(model, mesh, gathered=True)
+    return (
+        count
+        if model.tie_word_embeddings
+        else count - model.vocab_size * model.hidden_size // (mesh.tensor)
+    )
 
 
-def _sent(work: GroupWork, mesh: MeshSizes, tokens: int) -> float:
-    """Bytes sent in one pass over `tokens` tokens: weights gathered over `fsdp`, and over `tensor`
-    the sums of what attention and the MLP give, each in a ring."""
-    gathered = (mesh.fsdp - 1) / mesh.fsdp * _weights(work, mesh)
+def _gathered(work: GroupWork, mesh: MeshSizes) -> float:
+    """Weights that a device gets from others along `fsdp`."""
+    whole = parameter_count(work.model, mesh, gathered=True)
+    return whole - parameter_count(work.model, mesh)
+
+
+def _summed(work: GroupWork, mesh: MeshSizes, tokens: int) -> float:
+    """Bytes sent for the sums over `tensor` of what attention and the MLP give, in a ring."""
     stream = tokens * work.model.hidden_size * work.sizes.compute_bytes
-    summed = 2 * work.model.num_layers * 2 * (mesh.tensor - 1) / mesh.tensor * stream
-    return gathered + summed
+    return 2 * work.model.num_layers * 2 * (mesh.tensor - 1) / mesh.tensor * stream
 
 
 def _pass(work: GroupWork, mesh: MeshSizes, rows: int, tokens: int) -> Cost:
     """All layers over `rows` sequences, without their FLOPs: weights once, activations there and
     back."""
-    layers = work.model.num_layers
+    layers, size = work.model.num_layers, work.sizes.param_bytes
     activations = 2 * layers * layer_bytes(work.model, work.sizes, rows, tokens, mesh)
     return Cost(
-        traffic=_weights(work, mesh) + activations,
-        sent=_sent(work, mesh, rows * tokens),
+        traffic=_weights(work, mesh) * size + activations,
+        sent=_gathered(work, mesh) * size + _summed(work, mesh, rows * tokens),
         layers=layers,
     )
 
 
 def _prefill(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
+    """Weights are gathered here and stay for decoding."""
     sizes = work.sizes
     prompts = share(sizes.chunk_prompts, mesh.rows)
     done = _pass(work, mesh, prompts, sizes.prompt_tokens).times(sizes.chunks)
@@ -178,12 +184,12 @@ def _prefill(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
 def _decode(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
     """Every token reads all weights and the whole cache."""
     sizes, model = work.sizes, work.model
-    held = rollout_bytes(model, sizes, mesh)
     answers = share(sizes.chunk_prompts, mesh.rows) * sizes.samples
     logits = LOGITS_PASSES * answers * share(model.vocab_size, mesh.tensor) * F32
+    weights = _weights(work, mesh) * sizes.compute_bytes
     one_token = Cost(
-        traffic=_weights(work, mesh) + held.prompt_cache + held.generated_cache + logits,
-        sent=_sent(work, mesh, answers),
+        traffic=weights + sum(cache_bytes(model, sizes, mesh)) + logits,
+        sent=_summed(work, mesh, answers),
         layers=model.num_layers,
     )
     steps = sizes.chunks * (sizes.answer_tokens - 1)
@@ -210,8 +216,8 @@ def _update(work: GroupWork, mesh: MeshSizes, flops: UpdateFlops) -> Cost:
     head = 2 + BLOCK_COPIES
     blocks = head * rows * sizes.row_tokens * share(model.vocab_size, mesh.tensor) * F32
     free = parameter_count(model, mesh, trained=True)
-    whole = parameter_count(model, dataclasses.replace(ONE, tensor=mesh.tensor), trained=True)
-    scattered = (mesh.fsdp - 1) / mesh.fsdp * whole * F32
+    whole = parameter_count(model, mesh, trained=True, gathered=True)
+    scattered = (whole - free) * F32
     summed = 2 * (mesh.data - 1) / mesh.data * free * F32
     micro_batch = _pass(work, mesh, rows, sizes.prompt_tokens + sizes.row_tokens).times(passes)
     micro_batch += Cost(

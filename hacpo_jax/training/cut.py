@@ -18,9 +18,8 @@ from hacpo_jax.training.run import Programs, Run
 from hacpo_jax.training.update import MiniBatch
 
 
-def update_pairs(programs: Programs, group: AgentGroup, step: int) -> list[list[np.ndarray]]:
-    """Which answers each update of a step takes: for each learner of a group `[B, 2]`, source and
-    prompt, from `update_order`."""
+def updates_of(programs: Programs, group: AgentGroup, step: int) -> list[list[np.ndarray]]:
+    """Of each update of a step, for each learner of a group, its `[B, 2]` from `update_order`."""
     training, algorithm = programs.config.training, group.algorithm
     orders = [
         update_order(
@@ -77,10 +76,14 @@ def cut_updates(
     if group.algorithm.rescue_coef:  # only the process that has an answer knows its length
         parts = gather_arrays(run.hosts, name, {"rows": np.array(rows)})
         rows = np.max([part["rows"] for part in parts], axis=0).tolist()
-    for of_learners, most, needed in zip(local, groups, rows, strict=True):
-        size = layout.micro_batch(run.config.training.micro_batch_rows, most * samples)
-        count = num_micro_batches(most * samples, max(needed, most * samples), size)
-        yield mini_batch(views, of_learners, size, count)
+
+    def batches() -> Iterator[MiniBatch]:
+        for of_learners, most, needed in zip(local, groups, rows, strict=True):
+            size = layout.micro_batch(run.config.training.micro_batch_rows, most * samples)
+            count = num_micro_batches(most * samples, max(needed, most * samples), size)
+            yield mini_batch(views, of_learners, size, count)
+
+    return batches()
 
 
 def _local(pairs: np.ndarray, mine: np.ndarray) -> np.ndarray:

@@ -153,11 +153,18 @@ class Run(Programs):
     benchmarks: dict[str, Problems]
     verifier: Verifier
 
-    def each_group(self, work: Callable[[int, AgentGroup], Result]) -> list[Result]:
+    def each_group(
+        self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
+    ) -> list[Result]:
         """What `work` makes of every group and its number: in turn, or at the same time where
-        groups have devices of their own."""
+        groups have devices of their own.
+
+        Args:
+          work: called once for each group.
+          talks: whether it exchanges anything with other processes, which all must do in turn.
+        """
         pairs = list(enumerate(self.groups))
-        if not self.partitioned:
+        if not self.partitioned or (talks and self.hosts.count > 1):
             return [work(g, group) for g, group in pairs]
         with ThreadPoolExecutor(len(pairs)) as pool:
             return list(pool.map(lambda pair: work(*pair), pairs))

@@ -13,26 +13,37 @@ import yaml
 from hacpo_jax.config import Config, load_config, save_config
 from hacpo_jax.errors import UserError
 from hacpo_jax.exchange import Rollout, write_jsonl
+from hacpo_jax.parallel.hosts import ALONE, Hosts
 
 _CONFIG, _LOCK = "config.yaml", ".lock"
 _PART = ".part"  # of a file that is being written
 
 
 class RunDirectory:
-    """Where one run writes; one process at a time.
+    """Where one run writes; one run at a time.
+
+    Of the processes of a run the first has the directory: it writes everything but the records
+    that others have.
 
     The directory belongs to the run only after `claim`: a config that turns out to be wrong leaves
     nothing behind.
 
     Args:
       config: the run. If the directory already has one, it must be the same.
+      hosts: the processes of the run.
 
     Raises:
       UserError: the directory belongs to another config, holds something else, or is in use.
     """
 
-    def __init__(self, config: Config):
-        self.path = Path(config.run_dir)
+    def __init__(self, config: Config, hosts: Hosts = ALONE):
+        self.path, self._hosts = Path(config.run_dir), hosts
+        self._lock, self._made = None, []
+        if hosts.is_first:
+            self._take(config)
+
+    def _take(self, config: Config) -> None:
+        """Check what is there, make the directory and lock it."""
         # What `close` takes away again, innermost first, unless the directory was claimed.
         self._made = [p for p in (self.path / _LOCK, self.path, *self.path.parents) if _is_new(p)]
         existing = self._saved_config()
@@ -49,6 +60,8 @@ class RunDirectory:
 
     def claim(self, config: Config) -> None:
         """Write the resolved config."""
+        if not self._hosts.is_first:
+            return
         part = self.path / (_CONFIG + _PART)
         save_config(config, part)
         part.replace(self.path / _CONFIG)
@@ -64,18 +77,20 @@ class RunDirectory:
 
     def rewind(self, step: int) -> None:
         """Forget what was written after `step` steps were done: it will be written again."""
+        if not self._hosts.is_first:
+            return
         for name in ("metrics.jsonl", "diagnostics.jsonl"):
             _keep_lines(self.path / name, lambda row: row["step"] <= step)
         _keep_lines(self.path / "evaluations.jsonl", lambda row: row["step"] < step)
 
     def log_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
-        _append(self.path / "metrics.jsonl", rows)
+        self._append("metrics.jsonl", rows)
 
     def log_diagnostics(self, rows: Iterable[dict[str, Any]]) -> None:
-        _append(self.path / "diagnostics.jsonl", rows)
+        self._append("diagnostics.jsonl", rows)
 
     def log_evaluation(self, rows: Iterable[dict[str, Any]]) -> None:
-        _append(self.path / "evaluations.jsonl", rows)
+        self._append("evaluations.jsonl", rows)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.path / "metrics.jsonl")
@@ -84,18 +99,27 @@ class RunDirectory:
         return read_rows(self.path / "evaluations.jsonl")
 
     def write_rollouts(self, step: int, records: list[Rollout]) -> None:
-        """All records of a step, one JSON object a line."""
-        write_jsonl(self.path / "rollouts" / f"step_{step:06d}.jsonl", records)
+        """All records of a step that this process has, one JSON object a line."""
+        index, count = self._hosts.index, self._hosts.count
+        part = "" if count == 1 else f".{index + 1}of{count}"
+        write_jsonl(self.path / "rollouts" / f"step_{step:06d}{part}.jsonl", records)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        if self._hosts.is_first:
+            replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def close(self) -> None:
         """Let another process have the directory."""
+        if self._lock is None:
+            return
         with contextlib.suppress(OSError):  # somebody else has put something there
             for path in self._made:
                 path.rmdir() if path.is_dir() else path.unlink()
         self._lock.close()
+
+    def _append(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        if self._hosts.is_first:
+            _append(self.path / name, rows)
 
 
 def saved_config(run_dir: Path, overrides: Sequence[str] = ()) -> Config:

@@ -1,7 +1,7 @@
 """Algorithm 1 of HACPO: one step of all agents."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,16 +14,14 @@ from hacpo_jax.exchange import Rollout
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params, with_base
 from hacpo_jax.parallel.layout import fetch
-from hacpo_jax.training.batches import LearnerView
-from hacpo_jax.training.cut import cut_updates, update_pairs
+from hacpo_jax.training.cut import cut_updates, updates_of
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
-from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.gather import learner_views
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.publish import make_records, publish
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.update import LearnerState, update
+from hacpo_jax.training.update import LearnerState, MiniBatch, update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,54 +99,56 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     used = drawn.take(chosen)
     exchange = publish(run, records, np.flatnonzero(np.isin(drawn.mine, chosen)))
 
-    def learn(g: int, group: AgentGroup) -> _Learned:
+    def share(g: int, group: AgentGroup) -> _Shared:
         params, wanted = policies[g], group.algorithm.kl_coef or is_due(run, step)
         reference = frozen[g].reference_policy() if wanted else None
         with times.measure("share", g):
-            views, shared = learner_views(
+            views, counts = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
             )
-        found = []
+        looks = []
         if is_due(run, step):
             with times.measure("diagnose", g):
-                found = diagnose(run, group, params, used, views, step)
-        with times.measure("update", g):
-            learner, updates = _update_group(
-                run, group, state.learners[g], frozen[g].base, used, views, state.step
-            )
-        return _Learned(learner, updates, shared, found)
+                looks = diagnose(run, group, params, used, views, step)
+        updates = updates_of(run, group, state.step)
+        batches = cut_updates(run, group, used, views, updates, f"step {step} rows of {group.name}")
+        return _Shared(counts, looks, batches)
 
+    def learn(g: int, group: AgentGroup) -> tuple[LearnerState, list[Metrics]]:
+        with times.measure("update", g):
+            return _update_group(run, group, state.learners[g], frozen[g].base, shared[g].batches)
+
+    shared = run.each_group(share, talks=True)
     learned, rows = run.each_group(learn), []
     for agent in run.agents:
         g, member = run.place(agent)
-        of_group, skipped = learned[g], fetch(learned[g].learner.skipped)
+        learner, updates = learned[g]
         rows.append(
             {
                 "step": step,
                 "agent": agent.name,
                 **own_metrics(run, agent, drawn, history, ratio),
-                **update_metrics(of_group.updates, member, agent, run),
-                **of_group.shared[member],
+                **update_metrics(updates, member, agent, run),
+                **shared[g].counts[member],
                 **({} if drawn.gaps is None else {"sampler_gap": float(drawn.gaps[agent.index])}),
                 "drift": float(drawn.drift[agent.index]),
                 "prompts_left_out": len(drawn.indices) - len(chosen),
-                "updates/skipped": int(skipped[member]),
+                "updates/skipped": int(fetch(learner.skipped)[member]),
                 **times.of(g, int(drawn.lengths[agent.index].sum())),
             }
         )
-    new_state = RunState(step, blocks, tuple(one.learner for one in learned), history)
-    diagnostics = [row for one in learned for row in one.diagnostics]
+    new_state = RunState(step, blocks, tuple(learner for learner, _ in learned), history)
+    diagnostics = [row for one in shared for row in one.looks]
     return new_state, StepResult(rows, [r for own in records for r in own], diagnostics)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Learned:
-    """What became of one group in a step."""
+class _Shared:
+    """What one group learns from in a step."""
 
-    learner: LearnerState
-    updates: list[Metrics]
-    shared: list[dict[str, float | None]]
-    diagnostics: list[dict[str, Any]]
+    counts: list[dict[str, float | None]]  # of its learners
+    looks: list[dict[str, Any]]  # of its learners, on the steps that are looked at
+    batches: Iterator[MiniBatch]
 
 
 def _capability_ratio(run: Run, history: jax.Array, step: int) -> jax.Array:
@@ -164,18 +164,13 @@ def _update_group(
     group: AgentGroup,
     learner: LearnerState,
     base: Params | None,
-    drawn: Drawn,
-    views: list[LearnerView],
-    step: int,
+    batches: Iterator[MiniBatch],
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
-    layout = run.layout(group)
-    updates = range(run.updates_per_step(group))
-    name = f"step {step} rows of {group.name}"
-    batches = cut_updates(run, group, drawn, views, update_pairs(run, group, step), name)
-    spec, learners, found = run.update_spec(group), np.array(group.indices), []
+    layout, spec, learners = run.layout(group), run.update_spec(group), np.array(group.indices)
+    found = []
     with layout.use():
-        for u, rows in zip(updates, batches, strict=True):
+        for u, rows in enumerate(batches):
             batch = layout.put(rows, "agents", None, "rows")
             learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
             found.append(metrics)

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import Graded
 from hacpo_jax.models import Adapted, trained_axes
 from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
+from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.training.checkpoint import Checkpoints
 from hacpo_jax.training.console import Console
 from hacpo_jax.training.measure import measure
@@ -33,12 +34,13 @@ from hacpo_jax.training.warm_start import warm_start
 from hacpo_jax.training.watch import Watch, rounding_warnings
 
 
-def train(config: Config, console: Console) -> dict[str, Any]:
+def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, Any]:
     """Run, or go on with, a whole run.
 
     Args:
       config: the run.
       console: shows what happens.
+      hosts: the processes that drive the run, each of which calls this.
 
     Returns:
       The summary that is also written to `summary.json`.
@@ -48,19 +50,23 @@ def train(config: Config, console: Console) -> dict[str, Any]:
     """
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        directory = RunDirectory(config)
+        directory = RunDirectory(config, hosts)
         stack.callback(directory.close)
+        hosts.barrier("run directory")
         saved = directory.path / AGENTS
-        run = prepare(config, saved)
+        run = prepare(config, saved, hosts)
         stack.callback(run.verifier.close)
         console.prepared(run)
         done = max(saved_steps(directory.path), default=0)
         if done > config.training.steps:
             remedy = f"{done} steps are done there already; choose that many or more"
             raise UserError("training.steps", config.training.steps, remedy)
+        hosts.barrier("prepared")  # whoever finds agents there does so before they are written
         directory.claim(config)
-        for agent in run.agents:
-            save_agent(agent, saved / agent.name)
+        if hosts.is_first:
+            for agent in run.agents:
+                save_agent(agent, saved / agent.name)
+        hosts.barrier("agents saved")
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, frozen = start_or_resume(run, checkpoints, console)
@@ -84,7 +90,9 @@ def train(config: Config, console: Console) -> dict[str, Any]:
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
-        summary = summarize(run, directory, state, time.monotonic() - started)
+        rows = directory.evaluations() if hosts.is_first else None
+        rows = cast(list[dict[str, Any]], hosts.broadcast("evaluations", rows))
+        summary = summarize(run, rows, state, time.monotonic() - started)
         directory.write_summary(summary)
     return summary
 
@@ -129,7 +137,7 @@ def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
             params = with_base(layout.stacked(members, axes), base_of(params))
         free.append(trained(params))
         bases.append(base_of(params))
-    return _fresh_state(run, free), bases
+    return fresh_run_state(run, free), bases
 
 
 def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) -> Params:
@@ -141,7 +149,7 @@ def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) 
     return jax.device_put(warm, home.shardings(warm, trained_axes(agent.model)))
 
 
-def _fresh_state(run: Run, params) -> RunState:
+def fresh_run_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
         fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group))
@@ -201,12 +209,14 @@ def _check_grading(run: Run, answers: Graded) -> None:
         raise UserError("algorithm.max_reward", max_reward, remedy)
 
 
-def summarize(run: Run, directory: RunDirectory, state: RunState, seconds: float) -> dict[str, Any]:
+def summarize(
+    run: Run, evaluations: list[dict[str, Any]], state: RunState, seconds: float
+) -> dict[str, Any]:
     """What the run came to; `seconds` are those of this process alone."""
     steps = run.config.training.steps
     agents = {}
     for agent in run.agents:
-        rows = [row for row in directory.evaluations() if row["agent"] == agent.name]
+        rows = [row for row in evaluations if row["agent"] == agent.name]
         agents[agent.name] = {
             "algorithm": agent.algorithm.name,
             "eval": {

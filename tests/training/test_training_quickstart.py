@@ -16,7 +16,7 @@ from hacpo_jax.config import Algorithm, load_config
 from hacpo_jax.tasks.verifiers import TextGrader, Verifier
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.step import Frozen, train_step
-from hacpo_jax.training.trainer import _fresh_state
+from hacpo_jax.training.trainer import fresh_run_state
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
 
@@ -40,7 +40,7 @@ def test_one_step_of_the_quickstart(name):
     run.verifier.close()
     grader = TextGrader(lambda response, answer: zlib.crc32(response.encode()) % 2 == 0)
     run = dataclasses.replace(run, verifier=Verifier(grader))
-    state = _fresh_state(run, [initial_params(group, 0) for group in run.groups])
+    state = fresh_run_state(run, [initial_params(group, 0) for group in run.groups])
     before = [np.array(learner.params["embedding"]) for learner in state.learners]
     state, result = train_step(run, state, [Frozen()] * len(run.groups))
     assert [row["agent"] for row in result.metrics] == ["llama-bpe", "qwen3-characters"]

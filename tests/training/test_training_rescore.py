@@ -10,7 +10,7 @@ from hacpo_jax.rollout import answer, answer_keys
 from hacpo_jax.training.rescore import policy_log_probs, rescore
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.step import Frozen, train_step
-from hacpo_jax.training.trainer import _fresh_state
+from hacpo_jax.training.trainer import fresh_run_state
 
 INDICES = np.array([4, 1])
 
@@ -73,7 +73,7 @@ def test_who_scores(dtype, chosen, rescores):
 def test_in_bfloat16_the_first_update_starts_at_ratio_1():
     """Fault: sampler and trainer round differently, by more than the own clip is wide."""
     run = run_of("bfloat16")
-    state = _fresh_state(run, [initial_params(group, 0) for group in run.groups])
+    state = fresh_run_state(run, [initial_params(group, 0) for group in run.groups])
     _, result = train_step(run, state, [Frozen()])
     for row in result.metrics:
         # The only own update of an own-first step is its first.

@@ -1,0 +1,179 @@
+"""FLOPs of a step: by hand, and against what compilers and the traced programs say."""
+
+import dataclasses
+import math
+
+import pytest
+from compiled_programs import CALLS, CASES, LLAMA, PROGRAMS, QWEN3, case, compiled
+from jax.extend.core import jaxprs_in_params
+from tiny import LLAMA as TINY
+
+from hacpo_jax.models import Lora
+from hacpo_jax.parallel.estimate import ONE, step_flops
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+from hacpo_jax.training.log_probs import BLOCK
+
+SIZES = StepSizes(
+    prompts=3,
+    samples=2,
+    prompt_tokens=4,
+    answer_tokens=5,
+    row_tokens=6,
+    updates=2,
+    update_rows=5,
+    micro_batch_rows=2,
+    decode_rows=4,
+)
+
+
+def tiny_flops(mesh: MeshSizes = ONE, model=TINY, **changes):
+    work = GroupWork(("one",), model, dataclasses.replace(SIZES, **changes))
+    return step_flops(work, mesh)
+
+
+def test_a_tiny_rollout_by_hand():
+    """Hidden 16, MLP 24, 2 layers, 2 heads and 1 key head of 8, vocabulary 40.
+
+    A token's weights in a layer: q and o 2 * 16 * 16, k and v 2 * 16 * 8, MLP 3 * 16 * 24: 1920.
+    4 answers at once are 2 chunks of 2 prompts, the second half filler.
+    """
+    flops = tiny_flops().rollout
+    # Per layer 2 prompts of 4 tokens; 4 * 4 pairs, 2 heads of 8, two products.
+    assert flops.prefill == 2 * 2 * (2 * 8 * 1920 + 2 * 16 * 16 * 4)
+    assert flops.prefill_head == 2 * (2 * 4 * 16 * 40)
+    # 4 further tokens of 4 answers, each over keys and values of 4 prompt and 4 answer places, and
+    # over its own key.
+    assert flops.decode == 2 * 4 * 2 * (2 * 4 * 1920 + 4 * (2 * 8 + 1) * 16 * 2)
+    assert flops.decode_head == 2 * 4 * (2 * 4 * 16 * 40)
+
+
+def test_a_tiny_update_by_hand():
+    """2 updates of 5 rows are 2 * 3 micro-batches of 2 rows of 10 tokens, 6 of them answers."""
+    layers, attention, head = 2 * 2 * 20 * 1920, 2 * 2 * 100 * 16 * 4, 2 * 12 * 16 * 40
+    flops = tiny_flops().updates
+    assert flops.forward == 6 * (layers + attention)
+    assert flops.backward == 6 * 2 * (layers + attention)
+    assert flops.recompute == 0
+    assert flops.head_forward == 6 * head
+    assert flops.head_backward == 6 * 3 * head
+    assert flops.total == 6 * (3 * (layers + attention) + 4 * head)
+    # The product out of the MLP, 24 to 16, is what no gradient needs.
+    again = tiny_flops(remat=True).updates.recompute
+    assert again == 6 * (layers + attention - 2 * 2 * 20 * 24 * 16)
+
+
+def test_a_tiny_update_of_adapters_by_hand():
+    """Rank 3 on q (16 to 16) and down (24 to 16); nothing else has a gradient by its weights."""
+    model = dataclasses.replace(TINY, lora=Lora(3, 6.0, ("q", "down")))
+    adapters = 2 * 2 * 20 * 3 * ((16 + 16) + (24 + 16))
+    layers, attention, head = 2 * 2 * 20 * 1920, 2 * 2 * 100 * 16 * 4, 2 * 12 * 16 * 40
+    flops = tiny_flops(model=model, remat=True).updates
+    assert flops.forward == 6 * (layers + adapters + attention)
+    assert flops.backward == 6 * (layers + 2 * adapters + 2 * attention)
+    assert flops.recompute == flops.forward - 6 * 2 * 2 * 20 * (24 * 16 + 3 * 16)
+    assert flops.head_backward == 6 * 2 * head
+
+
+def test_tiny_scoring_by_hand():
+    """6 own answers are 3 micro-batches; two peers' ones are 6, in the width of updates."""
+    assert tiny_flops().scores == {} and tiny_flops().scoring == 0
+    flops = tiny_flops(rescores=True, reference_scores=True, snapshot_peers=2)
+    own = 2 * (2 * 18 * 1920 + 2 * 81 * 16 * 4) + 2 * 10 * 16 * 40  # 2 rows of 9 tokens
+    peers = 2 * (2 * 20 * 1920 + 2 * 100 * 16 * 4) + 2 * 12 * 16 * 40
+    assert {name: score.total for name, score in flops.scores.items()} == {
+        "rescore": 3 * own,
+        "reference": 3 * own,
+        "snapshot": 6 * peers,
+    }
+    assert flops.scoring == 6 * own + 6 * peers
+    assert flops.total == flops.rollout.total + flops.scoring + flops.updates.total
+
+
+def test_flash_kernels_skip_later_tokens_and_compute_weights_again():
+    plain, flash = tiny_flops(), tiny_flops(attention="cudnn")
+    splash = tiny_flops(attention="splash")
+    pair = 2 * 16 * 4 * 2  # 2 layers, two products of 2 heads of 8, in 2 rows
+    assert plain.updates.forward - flash.updates.forward == 6 * pair * (100 - 55)
+    assert plain.updates.backward - flash.updates.backward == 6 * pair * (200 - 55 * 5 / 2)
+    assert splash.updates.backward - flash.updates.backward == 6 * pair * 55
+    assert plain.rollout.decode == flash.rollout.decode
+
+
+def test_a_mesh_divides_rows_and_heads():
+    """Rows are 2 of 3 devices' worth of 1; the single key head stays whole over `tensor`."""
+    whole, part = tiny_flops(), tiny_flops(MeshSizes(data=3))
+    assert part.updates.total * 2 == whole.updates.total
+    part = tiny_flops(MeshSizes(fsdp=2, tensor=2)).updates
+    # 1 row; q and o 2 * 16 * 8, k and v 2 * 16 * 8 as before, MLP 3 * 16 * 12, 20 ids.
+    layers, attention = 2 * 2 * 10 * (256 + 256 + 576), 2 * 100 * 8 * 4
+    assert part.forward == 6 * (layers + attention)
+    assert part.head_forward == 6 * (2 * 6 * 16 * 20)
+
+
+def counted_once(program: str, name: str) -> float:
+    """The estimate as XLA counts: the body of a loop once, however often it runs.
+
+    Loops go over layers, blocks of the vocabulary, micro-batches and tokens. Where all of the
+    vocabulary is one block its loop is gone, and the backward pass takes the logits of the forward
+    one.
+    """
+    one = CASES[name]
+    sizes, model = one.work.sizes, one.model
+    flops = step_flops(one.work)
+    layers, blocks = model.num_layers, math.ceil(model.vocab_size / BLOCK)
+    if program == "decode":
+        rollout, steps = flops.rollout, sizes.answer_tokens - 1
+        prefill = rollout.prefill / layers + rollout.prefill_head
+        found = prefill + rollout.decode / layers / steps + rollout.decode_head / steps
+    elif program == "score":
+        ((_, rows, _),) = sizes.scored
+        passes = rows // min(sizes.micro_batch_rows, rows)
+        score = flops.scores["rescore"]
+        found = (score.layers / layers + score.head / blocks) / passes
+    else:
+        updates = flops.updates
+        of_layers = updates.forward + updates.recompute + updates.backward
+        head = updates.head_backward + (updates.head_forward if blocks > 1 else 0)
+        found = (of_layers / layers + head / blocks) / sizes.micro_batches
+    return found * one.agents
+
+
+@pytest.mark.parametrize(("program", "name"), PROGRAMS)
+def test_compilers_count_the_same_and_a_little_more(program, name):
+    """Per element work (norms, rotations, softmax, sampling, AdamW) is XLA's surplus: up to 6%."""
+    flops = compiled(program, name).cost_analysis()["flops"]
+    assert 1 < flops / counted_once(program, name) < 1.06
+
+
+def traced_flops(jaxpr, tokens: int) -> int:
+    """FLOPs of all products in a traced program; loops of unknown length run `tokens` times."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            depth = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * depth * math.prod(equation.outvars[0].aval.shape)
+            continue
+        times = equation.params.get("length", 1)
+        if equation.primitive.name == "while":
+            times = tokens
+        total += times * sum(traced_flops(j, tokens) for j in jaxprs_in_params(equation.params))
+    return total
+
+
+@pytest.mark.parametrize("model", [QWEN3, LLAMA], ids=["qwen3", "llama"])
+def test_loops_run_as_often_as_the_traced_programs(model):
+    """What XLA counts once is counted here as often as it runs: exactly the estimate."""
+    one = case(model, agents=2, update_rows=10)
+    flops = step_flops(one.work)
+    expected = {
+        "decode": flops.rollout.total,
+        "score": flops.scoring,
+        "update": flops.updates.total,
+    }
+    for program, wanted in expected.items():
+        function, arguments, options = CALLS[program](one)
+        traced = function.trace(*arguments, **options).jaxpr
+        found = traced_flops(traced.jaxpr, one.work.sizes.answer_tokens - 1)
+        assert found == 2 * wanted, program

@@ -1,0 +1,146 @@
+"""Bytes on one device: by hand, and against what compiled programs hold."""
+
+import dataclasses
+
+import pytest
+from compiled_programs import CASES, PROGRAMS, compiled
+from tiny import LLAMA as TINY
+
+from hacpo_jax.models import Lora
+from hacpo_jax.parallel.memory import group_bytes, parameter_count
+from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+
+SIZES = StepSizes(
+    prompts=3,
+    samples=2,
+    prompt_tokens=4,
+    answer_tokens=5,
+    row_tokens=6,
+    updates=2,
+    update_rows=5,
+    micro_batch_rows=2,
+    decode_rows=4,
+    keeps_reference=True,
+    param_bytes=2,
+    compute_bytes=2,
+)
+# Per layer q and o 2 * 256, k and v 2 * 128, MLP 3 * 384, norms 2 * 16; two tables 40 * 16, a norm.
+PARAMETERS = 2 * (512 + 256 + 1152 + 32) + 2 * 640 + 16
+
+
+def tiny_bytes(*axes: int, agents: int = 1, model=TINY, **changes):
+    names = tuple("abcd"[:agents])
+    work = GroupWork(names, model, dataclasses.replace(SIZES, **changes))
+    return group_bytes(work, MeshSizes(*axes))
+
+
+def test_state_by_hand():
+    state = tiny_bytes(agents=3).state
+    assert state.trained == 3 * 2 * PARAMETERS
+    assert state.reference == state.trained
+    assert state.optimizer == 3 * (8 * PARAMETERS + 16)
+    assert state.base == 0
+    assert tiny_bytes(keeps_reference=False).state.reference == 0
+
+
+def test_agents_with_adapters_share_one_base():
+    """Rank 3 on q and v: 2 layers of 3 * (16 + 16) + 3 * (16 + 8) numbers."""
+    model = dataclasses.replace(TINY, lora=Lora(3, 6.0, ("q", "v")))
+    state = tiny_bytes(agents=2, model=model).state
+    assert state.base == 2 * PARAMETERS
+    assert state.trained == state.reference == 2 * 2 * 336
+    assert state.optimizer == 2 * (8 * 336 + 16)
+
+
+def test_a_mesh_divides_state_and_cache():
+    """The key head is one, so that what has it is not divided by `tensor`; agents are."""
+    norms = 5 * 16
+    whole, halved = 2 * 256 + norms, PARAMETERS - 2 * 256 - norms
+    assert parameter_count(TINY, MeshSizes(tensor=2)) == halved // 2 + whole
+    assert parameter_count(TINY, MeshSizes(fsdp=4)) == PARAMETERS // 4
+    assert parameter_count(TINY, MeshSizes(fsdp=4, tensor=2)) == (halved // 2 + whole) // 4
+    assert parameter_count(TINY, MeshSizes(fsdp=4), gathered=True) == PARAMETERS
+    assert parameter_count(TINY, MeshSizes(data=4)) == PARAMETERS
+    assert tiny_bytes(2, 1, 1, 1, agents=4).state == tiny_bytes(agents=2).state
+    whole, part = tiny_bytes().rollout, tiny_bytes(1, 2, 1, 1).rollout
+    assert part.prompt_cache * 2 == whole.prompt_cache
+    assert tiny_bytes(1, 1, 1, 2).rollout.generated_cache == whole.generated_cache
+    two_heads = dataclasses.replace(TINY, num_kv_heads=2)
+    whole, part = (tiny_bytes(1, 1, 1, t, model=two_heads).rollout for t in (1, 2))
+    assert part.generated_cache * 2 == whole.generated_cache
+
+
+def test_cache_by_hand():
+    """2 prompts with 2 answers each at once; 2 layers, keys and values, 1 head of 8, 2 bytes."""
+    rollout = tiny_bytes().rollout
+    assert rollout.prompt_cache == 2 * 4 * 2 * 2 * 8 * 2
+    assert rollout.generated_cache == 4 * 4 * 2 * 2 * 8 * 2
+    assert rollout.layer_cache * 2 == rollout.generated_cache
+    # Copies in bfloat16, or gathered; the key head is not divided.
+    assert rollout.weights == 0 and tiny_bytes(param_bytes=4).rollout.weights == 2 * PARAMETERS
+    assert tiny_bytes(1, 1, 4, 1).rollout.weights == 2 * PARAMETERS
+
+
+def test_an_update_by_hand():
+    """2 rows of 10 tokens, 6 of them answers; 3 micro-batches."""
+    update = tiny_bytes(remat=True).update
+    assert update.accumulator == 4 * PARAMETERS and update.gradient == 2 * PARAMETERS
+    assert update.batch == 4 * (6 * (4 + 3 * 6 + 6))
+    stream = 20 * 16 * 2
+    assert update.activations == (2 + 2) * stream and update.weights == 0
+    # Bytes of a token in a layer: norms 16 * (2 * 4 + 4 * 2) + 16, attention 2 * 2 * (16 + 8), MLP
+    # 6 * 24 * 2, scores of 2 heads with 10 tokens 10 * 6 + 8.
+    layer = 20 * (272 + 96 + 288 + 2 * 68)
+    head = 12 * (4 * 40 + 16) * 4 + 40 * 16 * 4
+    assert update.working == max(layer, head) == layer
+    kept = tiny_bytes(param_bytes=4).update
+    assert kept.activations == 2 * layer + 2 * stream and kept.working == head
+    assert kept.weights == 2 * PARAMETERS  # bfloat16 copies for the backward pass
+    flash = tiny_bytes(attention="splash").update
+    assert flash.activations == 2 * (layer - 20 * 2 * (68 - 4)) + 2 * stream
+
+
+def test_the_peak_is_the_state_with_the_neediest_program():
+    found = tiny_bytes()
+    assert found.largest == "update"
+    assert found.peak == found.state.total + found.update.total
+    assert tiny_bytes(decode_rows=400, prompts=200).largest == "rollout"
+    scoring = tiny_bytes(rescores=True, reference_scores=True, prompts=200)
+    # All answers to be scored lie there: 400 rows of 4 + 2 * 5 + 2 numbers of 4 bytes.
+    assert scoring.score.answers == 4 * 400 * 16 and tiny_bytes().score.total == 0
+
+
+def held(program: str, name: str):
+    return CASES[name], group_bytes(CASES[name].work), compiled(program, name).memory_analysis()
+
+
+@pytest.mark.parametrize(("program", "name"), PROGRAMS)
+def test_arguments_are_counted_to_the_byte(program, name):
+    one, found, measured = held(program, name)
+    sizes, params = one.work.sizes, found.state.trained + found.state.base
+    if program == "update":
+        expected = found.state.total + found.update.batch + 4 * (one.agents + 1)
+    elif program == "score":
+        result = 4 * one.agents * sizes.prompts * sizes.samples * sizes.answer_tokens
+        expected = params + found.score.answers - result
+    else:
+        # Two words a key; ids, lengths and flags of the prompts, which agents share.
+        keys = 8 * one.agents * sizes.prompts * sizes.samples
+        expected = params + keys + sizes.prompts * (4 * sizes.prompt_tokens + 4 + 1)
+    assert measured.argument_size_in_bytes == expected
+
+
+@pytest.mark.parametrize(("program", "name"), PROGRAMS)
+def test_temporaries_are_estimated_within_a_half(program, name):
+    """Of what XLA plans on a CPU, which in a decode may hold cache and head once more."""
+    one, found, measured = held(program, name)
+    least = most = found.rollout.total
+    if program == "update":
+        least = most = found.update.total - found.update.batch
+    elif program == "score":
+        least = most = found.score.total - found.score.answers
+    else:
+        head = 4 * one.model.vocab_size * one.model.hidden_size
+        most += found.rollout.prompt_cache + found.rollout.generated_cache + head
+    assert least / 1.5 < measured.temp_size_in_bytes < 1.5 * most

@@ -1,0 +1,112 @@
+"""Losses, gradients, samples and metrics on 8 devices against one."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import LLAMA, QWEN3, tiny_config
+
+from hacpo_jax.agents import base_params, initial_params
+from hacpo_jax.models.lora import trained
+from hacpo_jax.training import places
+from hacpo_jax.training.run import prepare
+from hacpo_jax.training.step import Frozen, train_step
+from hacpo_jax.training.trainer import fresh_run_state
+
+BPE = {"kind": "bpe", "vocab_size": 304}
+SHAPE = {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2}
+AGENTS = (
+    {"name": "one", "model": LLAMA | SHAPE, "tokenizer": BPE},
+    {"name": "two", "model": QWEN3 | SHAPE | {"num_kv_heads": 1}, "tokenizer": BPE},
+    {"name": "three", "model": LLAMA | SHAPE, "tokenizer": BPE},
+)
+LORA = {"rank": 2, "alpha": 4.0, "targets": ["q", "v", "down"]}
+
+
+@functools.cache
+def two_steps(count: int, mesh: tuple = (), algorithm: str = "hacpo", lora: bool = False):
+    """Metrics, records and trained parameters after two steps on so many devices."""
+    assert len(places.all_devices()) == count
+    agents = [agent | {"lora": LORA} if lora else agent for agent in AGENTS]
+    agents = [agent if agent["name"] != "two" else _without_agent_axis(agent) for agent in agents]
+    config = tiny_config(
+        "unused",
+        agents=agents,
+        mesh=dict(mesh),
+        algorithm={"name": algorithm, "kl_coef": 0.01, "entropy_coef": 0.001},
+        sampling={"max_new_tokens": 4, "temperature": 0.8},
+        training={
+            "prompts_per_step": 6,
+            "group_size": 2,
+            "mini_batch_prompts": 6,
+            "micro_batch_rows": 7,
+            "behavior_log_probs": "trainer",
+        },
+        diagnostics={"every": 2},
+        optimizer={"learning_rate": 1e-3},
+    )
+    run = prepare(config)
+    with run.verifier:
+        params = [
+            initial_params(group, 0, layout=layout)
+            for group, layout in zip(run.groups, run.layouts, strict=True)
+        ]
+        state, frozen = fresh_run_state(run, [trained(p) for p in params]), []
+        for group, layout, learner in zip(run.groups, run.layouts, state.learners, strict=True):
+            base = base_params(group, 0, layout=layout)
+            frozen.append(Frozen(base, jax.tree.map(lambda x: x.copy(), learner.params)))
+        results = []
+        for _ in range(2):  # the second draws with weights that the first has changed
+            state, result = train_step(run, state, frozen)
+            results.append(result)
+    return results, jax.device_get([learner.params for learner in state.learners])
+
+
+def _without_agent_axis(agent: dict) -> dict:
+    """It is alone in its group."""
+    return agent | {"mesh": {"agent": 1}}
+
+
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
+MESHES = [
+    {"fsdp": 8},
+    {"data": 8},
+    {"data": 2, "fsdp": 2, "tensor": 2},
+    {"fsdp": 2, "tensor": 4},
+    {"agent": 2, "fsdp": 2, "tensor": 2},
+]
+
+
+def check_same(found, expected):
+    (results, params), (plain, plain_params) = found, expected
+    for result, one in zip(results, plain, strict=True):
+        for mine, its in zip(result.records, one.records, strict=True):
+            assert (mine.tokens, mine.reward, mine.source) == (its.tokens, its.reward, its.source)
+            assert mine.behavior_mean_log_prob == pytest.approx(
+                its.behavior_mean_log_prob, abs=1e-5
+            )
+        for rows, others in ((result.metrics, one.metrics), (result.diagnostics, one.diagnostics)):
+            for row, other in zip(rows, others, strict=True):
+                assert row.keys() == other.keys()
+                for name, value in other.items():
+                    if name.startswith(("time/", "started/", "tokens_per")):
+                        continue
+                    same(row[name], value, name)
+    for mine, its in zip(jax.tree.leaves(params), jax.tree.leaves(plain_params), strict=True):
+        np.testing.assert_allclose(mine, its, atol=3e-5)
+
+
+def same(value, expected, name):
+    if isinstance(expected, float):
+        assert value == pytest.approx(expected, rel=1e-3, abs=1e-5), name
+    else:
+        assert value == expected, name
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_every_mesh_gives_the_numbers_of_one_device(mesh, use_devices):
+    expected = two_steps(1)
+    use_devices(8)
+    check_same(two_steps(8, tuple(mesh.items())), expected)
