@@ -31,21 +31,21 @@ class Command:
     Args:
       verb: one of `VERBS`, or None when only help is asked for.
       config: what stands after `--config`.
-      topology: what stands after `--topology`, which `plan` alone takes.
       paths: words that are neither options nor `key=value`.
       settings: the `key=value` words.
       help: whether help is asked for.
       hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
         the fields of `hacpo_jax.parallel.hosts.Flags`.
+      topology: what stands after `--topology`, which `plan` alone takes.
     """
 
     verb: str | None
     config: str | None
-    topology: str | None
     paths: tuple[str, ...]
     settings: tuple[str, ...]
     help: bool
     hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    topology: str | None = None
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -77,15 +77,8 @@ def parse(words: Sequence[str]) -> Command:
     topology = values.get("--topology")
     if topology is not None and verb not in (None, "plan"):
         raise UserError("--topology", topology, f"{verb} runs on the devices there are; use plan")
-    return Command(
-        verb=verb,
-        config=values.get("--config"),
-        topology=topology,
-        paths=tuple(paths),
-        settings=tuple(settings),
-        help=asks_help,
-        hosts=_hosts(verb, values),
-    )
+    config, hosts = values.get("--config"), _hosts(verb, values)
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, topology)
 
 
 def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
