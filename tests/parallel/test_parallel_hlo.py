@@ -124,13 +124,27 @@ def test_taps_on_padding_do_not_count():
     assert found.flops() == 2 * (3 * 4 - 2) * 2 * 5
 
 
-def test_a_kernel_tells_its_cost():
+@pytest.mark.parametrize(("kernel", "products"), [("fwd", 2), ("dkv", 4), ("dq", 3)])
+def test_kernels_of_splash_attention(kernel, products):
+    found = entry(
+        "%m = s8[1,2,2]{2,1,0} parameter(0)",
+        "%q = bf16[3,8,256,16]{3,2,1,0} parameter(1)",
+        "%k = bf16[3,2,256,16]{3,2,1,0} parameter(2)",
+        "%v = bf16[3,2,256,16]{3,2,1,0} parameter(3)",
+        f"%splash_mha_{kernel}_segmented.1 = (f32[4,256,16]{{2,1,0}}, bf16[3,8,256,16]{{3,2,1,0}}) "
+        'custom-call(%m, %q, %k, %v), custom_call_target="tpu_custom_call"',
+    )
+    # Pairs of tokens that a causal mask leaves, in 3 rows with 8 heads of 16 each.
+    pairs = sum(range(1, 257))
+    assert found.flops() == products * 2 * pairs * 3 * 8 * 16
+
+
+def test_other_kernels_count_as_nothing():
     found = entry(
         "%a = f32[8] parameter(0)",
-        'ROOT %k = f32[8] custom-call(%a), custom_call_target="tpu_custom_call", '
-        'backend_config={"custom_call_config":{"cost_estimate":{"flops":"1234","bytes":"9"}}}',
+        'ROOT %k = f32[8] custom-call(%a), custom_call_target="tpu_custom_call"',
     )
-    assert found.flops() == 1234
+    assert found.flops() == 0
 
 
 @pytest.mark.parametrize(
