@@ -2,9 +2,9 @@
 
 DATA holds the benchmark files, as in `oracle.FILES`. Prints a table with a row for each verifier:
 answers graded in a second; in a second of processor time of the workers, their start aside, which
-other load does not change; workers replaced; and the seconds that each known bomb took. Ordinary answers are the
-published solutions, half of them to another problem. With --oracle every gold answer of every file
-is graded in four phrasings, and a wrong one near it.
+other load does not change; workers replaced; and the seconds that each known bomb took. Ordinary
+answers are the published solutions, half of them to another problem. With --oracle every gold
+answer of every file is graded in four phrasings, and a wrong one near it.
 """
 
 import argparse
