@@ -81,7 +81,8 @@ def row(
 ) -> str:
     *_, start = graded(name, pairs[:_FIRST], arguments)
     speed, ordinary, cpu = graded(name, pairs, arguments)
-    per_cpu = (len(pairs) - _FIRST) / max(cpu - start, 1e-9)
+    # Below that, the start of the workers varies by as much.
+    per_cpu = f"{(len(pairs) - _FIRST) / (cpu - start):,.0f}" if cpu - start > 0.5 else "many"
     # Bombs are held against a number where the answer is one, or nothing would parse them.
     right = pairs[0] if label.startswith(("choice", "reasoning_gym")) else (r"\boxed{3}", "3")
     with make_verifier(name, workers=1, timeout=arguments.timeout) as verifier:
@@ -93,7 +94,7 @@ def row(
             seconds[bomb] = time.perf_counter() - started
         bombs = verifier.restarts
     told = ", ".join(f"{bomb} {value:.1f}" for bomb, value in seconds.items())
-    return f"| {label} | {speed:,.0f} | {per_cpu:,.0f} | {ordinary}, {bombs} | {told} |"
+    return f"| {label} | {speed:,.0f} | {per_cpu} | {ordinary}, {bombs} | {told} |"
 
 
 def graded(name: Any, pairs: list[Pair], arguments: argparse.Namespace) -> tuple[float, int, float]:
