@@ -2,7 +2,7 @@
 
 import re
 
-from hacpo_jax.tasks.gym import gym_reward, is_gym_answer
+from hacpo_jax.tasks.gym import is_gym_answer
 from hacpo_jax.tasks.math_answers import math_reward
 from hacpo_jax.tasks.text_rewards import choice_reward
 
@@ -15,6 +15,9 @@ def auto_reward(response: str, answer: str) -> float:
     That is `reasoning_gym` for its problems, `choice` for a single capital letter, else `math`.
     """
     if is_gym_answer(answer):
+        # The library is an extra that other benchmarks do not need.
+        from hacpo_jax.tasks.gym_reward import gym_reward
+
         return gym_reward(response, answer)
     if _CHOICE.fullmatch(answer.strip()):
         return choice_reward(response, answer)

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.tasks.boxed import last_boxed
 from hacpo_jax.tasks.children import child_command, child_environment
 from hacpo_jax.tasks.examples import Example
 
@@ -92,7 +91,7 @@ def gym_examples(
                     "seed": seed,
                     "size": answered["size"],
                     "index": problem["index"],
-                    "digest": _digest(problem["question"]).hex(),
+                    "digest": digest(problem["question"]).hex(),
                     "answer": problem["answer"],
                 }
             ),
@@ -107,58 +106,17 @@ def is_gym_answer(answer: str) -> bool:
     return answer.startswith(f'{{"{KEY}": ')
 
 
-def gym_reward(response: str, answer: str) -> float:
-    r"""Returns 1.0 if the task gives the response its full score, else 0.0; for workers only.
-
-    What is scored is, of these, the first that is there: the last `\boxed{...}`, the last
-    `<answer>...</answer>`, all of the response; white space around it is removed. Partial credit,
-    which the library gives to almost any text in some tasks, is none.
-
-    Args:
-      response: what the model wrote.
-      answer: as made by `gym_examples`.
-    """
-    if not is_gym_answer(answer):
-        raise ValueError("the gold answer is of no reasoning-gym problem; use another verifier")
-    named = json.loads(answer)
-    made = (named[KEY], json.dumps(named["options"]), named["seed"], named["size"])
-    tasks, entry = _dataset(*made), _entry(*made, named["index"])
-    if _digest(entry["question"]).hex() != named["digest"]:
-        raise ValueError("this release of reasoning-gym makes another problem of the same number")
-    try:
-        score = tasks.score_answer(answer=_final(response), entry=entry)
-    except (MemoryError, TimeoutError):
-        raise
-    except Exception:
-        # Scorers raise on answers of a wrong form: int("nine"), a missing key, and so on.
-        return 0.0
-    return float(isinstance(score, int | float) and score >= 1.0)
-
-
-def _final(response: str) -> str:
-    boxed = last_boxed(response)
-    if boxed is not None:
-        return boxed.strip()
-    _, opened, rest = response.rpartition("<answer>")
-    inside, closed, _ = rest.partition("</answer>")
-    return inside.strip() if opened and closed else response.strip()
-
-
 @functools.lru_cache(maxsize=64)
-def _dataset(name: str, options: str, seed: int, size: int) -> Any:
+def gym_dataset(name: str, options: str, seed: int, size: int) -> Any:
+    """A data set of the library, which must be installed; `options` is JSON. For children only."""
     import reasoning_gym
 
     # Some tasks plan all their problems ahead: with another size, an index is another problem.
     return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(options))
 
 
-@functools.lru_cache(maxsize=512)
-def _entry(name: str, options: str, seed: int, size: int, index: int) -> dict[str, Any]:
-    # The answers to one problem are graded one after another.
-    return _dataset(name, options, seed, size)[index]
-
-
-def _digest(question: str) -> bytes:
+def digest(question: str) -> bytes:
+    """What tells problems apart, and the sides of the split."""
     return hashlib.blake2b(question.encode(), digest_size=8).digest()
 
 
@@ -188,7 +146,7 @@ def _problems(asked: dict[str, Any]) -> dict[str, Any]:
 def _distinct(asked: dict[str, Any], size: int) -> list[dict[str, Any]]:
     """The first distinct problems on the side that is asked for, of a data set of this size."""
     try:
-        tasks = _dataset(asked["name"], json.dumps(asked["options"]), asked["seed"], size)
+        tasks = gym_dataset(asked["name"], json.dumps(asked["options"]), asked["seed"], size)
     except (AssertionError, ValueError, TypeError) as error:
         remedy = f"{asked['name']} refuses them: {error}"
         raise UserError("options", asked["options"], remedy) from None
@@ -196,7 +154,7 @@ def _distinct(asked: dict[str, Any], size: int) -> list[dict[str, Any]]:
     for index in range(size):
         entry = tasks[index]
         question, gold = entry["question"], entry["answer"]
-        held_out = int.from_bytes(_digest(question), "big") < asked["fraction"] * 2**64
+        held_out = int.from_bytes(digest(question), "big") < asked["fraction"] * 2**64
         if held_out == asked["held_out"] and question not in found:
             gold = gold if gold is None else str(gold)
             found[question] = {"question": question, "answer": gold, "index": index}

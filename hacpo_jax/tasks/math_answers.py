@@ -32,6 +32,7 @@ CPU_SECONDS = 2.0
 SEARCHED_CHARS = 4096
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the limits switched off
+_NO_LIMIT = 0  # for math-verify
 _EXTRACTION = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 _BARE_WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z ,.'-]*")
 _ANSWER_PHRASE = re.compile(r"answer\s*(?:is|:)\s*:?|####", re.IGNORECASE)
@@ -120,7 +121,7 @@ def _equal(targets: tuple[Any, ...], response: str, boxed: str | None) -> bool:
 
 def _compare(targets: tuple[Any, ...], text: str) -> bool:
     try:
-        found = parse(text, _EXTRACTION, parsing_timeout=None, raise_on_error=True)
+        found = parse(text, _EXTRACTION, parsing_timeout=_NO_LIMIT, raise_on_error=True)
         return verify(list(targets), found, timeout_seconds=None, raise_on_error=True)
     except (MemoryError, RecursionError):
         raise
@@ -134,7 +135,7 @@ def _parse_gold(gold: str) -> tuple[Any, ...]:
     text = for_parser(gold)
     delimited = "$" in text.replace(r"\$", "")
     text = text if delimited else f"${text}$"
-    return tuple(parse(text, _EXTRACTION, parsing_timeout=None, raise_on_error=True))
+    return tuple(parse(text, _EXTRACTION, parsing_timeout=_NO_LIMIT, raise_on_error=True))
 
 
 def _is_text(gold: str) -> bool:

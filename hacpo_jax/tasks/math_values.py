@@ -43,10 +43,10 @@ def surely_differ(first: str, second: str) -> bool:
     if _variables(bare[0]) != _variables(bare[1]):
         # 5m may be five metres, which equal 5.
         return not any(_MEASURE.fullmatch(text) for text in (one, two))
-    values = value(one), value(two)
-    if values[0] is None or values[1] is None:
+    this, that = value(one), value(two)
+    if this is None or that is None:
         return False
-    return abs(values[0] - values[1]) > _DIFFERENT * max(map(abs, values), default=0.0)
+    return abs(this - that) > _DIFFERENT * max(abs(this), abs(that))
 
 
 def _variables(text: str) -> set[str]:

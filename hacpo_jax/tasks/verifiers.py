@@ -19,7 +19,7 @@ BUILT_IN = {
     "choice": f"{_TEXT}:choice_reward",
     "format": f"{_TEXT}:format_reward",
     "math": "hacpo_jax.tasks.math_answers:math_reward",
-    "reasoning_gym": "hacpo_jax.tasks.gym:gym_reward",
+    "reasoning_gym": "hacpo_jax.tasks.gym_reward:gym_reward",
     "auto": "hacpo_jax.tasks.auto_reward:auto_reward",
 }
 """Verifiers that have names; each gives a reward of 0 to 1."""

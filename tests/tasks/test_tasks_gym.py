@@ -66,7 +66,7 @@ def test_problems_are_the_same_in_every_process(verifier, name):
     assert verifier.score(pairs) == [RIGHT] * 4
 
 
-def test_model_text_that_a_scorer_evaluates_harms_nobody(verifier, tmp_path):
+def test_model_text_that_a_scorer_evaluates_harms_nobody():
     """Some scorers parse with SymPy, which evaluates: only workers do, within the wall clock."""
     (example,) = gym_examples("countdown", split="train", size=1)
     bomb = "\\boxed{9**9**9**9}"
@@ -112,6 +112,8 @@ def test_without_the_library(tmp_path, monkeypatch):
         UserError, match=r"reasoning_gym \(gone\); pip install 'hacpo-jax\[tasks\]'"
     ):
         gym_examples("chain_sum", split="train", size=1)
+    with pytest.raises(UserError, match="cannot be used by worker processes: ImportError: gone"):
+        make_verifier("reasoning_gym", workers=1)
 
 
 def test_another_gold_or_another_release_is_no_silent_zero(verifier):
