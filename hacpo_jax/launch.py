@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from hacpo_jax.cli.help import help_text
-from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import parse
 from hacpo_jax.errors import HostError, UserError
+from hacpo_jax.text import printable
 
 
 def main(words: Sequence[str]) -> int:

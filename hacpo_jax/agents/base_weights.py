@@ -12,7 +12,7 @@ _FILE = "base.json"
 
 def write_base(directory: Path, saved: Path) -> None:
     """Note the weights in `directory` down, in a file in `saved`."""
-    text = json.dumps({"sha256": _digest(directory)}) + "\n"
+    text = json.dumps({"sha256": weights_digest(directory)}) + "\n"
     (saved / _FILE).write_text(text, encoding="utf-8")
 
 
@@ -23,12 +23,12 @@ def check_base(directory: Path, saved: Path, field: str) -> None:
       UserError: they are others.
     """
     path = saved / _FILE
-    if path.is_file() and read_json(path, field).get("sha256") != _digest(directory):
+    if path.is_file() and read_json(path, field).get("sha256") != weights_digest(directory):
         remedy = "holds other weights than the run's adapters were trained on; put those back"
         raise UserError(field, str(directory), remedy)
 
 
-def _digest(directory: Path) -> str:
+def weights_digest(directory: Path) -> str:
     """SHA-256 of all safetensors files, in the order of their names."""
     digest = hashlib.sha256()
     for path in sorted(directory.glob("*.safetensors")):

@@ -1,9 +1,10 @@
-"""`eval`: avg@k and best@k of a run's agents, or of a config's models before any training."""
+"""`eval`: avg@k, best@k and maj@k of agents of runs, of their checkpoints, and of models."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 from rich.box import SIMPLE_HEAD
@@ -12,21 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from hacpo_jax.cli.configs import find_config
+from hacpo_jax.cli.subjects import Measured, model_agent, parse_subject
 from hacpo_jax.cli.words import Command, parse_options
 from hacpo_jax.config import Config, load_config
 from hacpo_jax.config.base import Section
 from hacpo_jax.errors import UserError
-
-if TYPE_CHECKING:
-    from hacpo_jax.evaluation import Graded
-    from hacpo_jax.tasks.problems import Problems
-    from hacpo_jax.training.run import Run
 
 # What may differ from the run that is measured; the rest makes the agents what they are.
 _FREE = ("evaluation", "task.eval", "task.verifier", "sampling.max_rows")
 
 
 class _Options(Section):
+    model: tuple[str, ...] = ()
     step: int | None = Field(default=None, ge=0)
     out: str | None = None
 
@@ -36,15 +34,68 @@ def run(command: Command) -> None:
     own = tuple(f"{name}=" for name in _Options.model_fields)
     options = parse_options(_Options, [w for w in command.settings if w.startswith(own)])
     overrides = [word for word in command.settings if not word.startswith(own)]
-    if bool(command.paths) == (command.config is not None):
+    chosen = _of_config(command, overrides, options) or _of_runs(command, overrides, options)
+    measured = _with_directories(chosen, options)
+
+    from hacpo_jax.cli.cache import use_compilation_cache
+    from hacpo_jax.cli.measured import measure_all
+
+    use_compilation_cache()
+    out = None if options.out is None or len(measured) == 1 else Path(options.out)
+    console = Console(highlight=False)
+    figures = []
+    for one, found in measure_all(measured, quiet=command.quiet):
+        figures.append(found)
+        _show(console, found, one.directory)
+    if len(measured) > 1:
+        _show_all(console, figures, out)
+
+
+def _of_config(
+    command: Command, overrides: Sequence[str], options: _Options
+) -> list[Measured] | None:
+    """The models of a config, or those named instead of them; None where no config is named."""
+    if command.config is None:
+        return None
+    if command.paths:
         raise UserError("run directory", None, "name run directories, or --config FILE alone")
-    if options.out is not None and len(command.paths) > 1:
-        raise UserError("out", options.out, "takes the results of one run; leave it out")
-    if command.config is not None:
-        _eval_config(load_config(find_config(command.config), overrides), options)
-    else:
-        _check_overrides(overrides)
-        _eval_runs([Path(path) for path in command.paths], overrides, options)
+    if options.step is not None:
+        raise UserError("step", options.step, "is for run directories; a config has no checkpoint")
+    config = load_config(find_config(command.config), overrides)
+    if options.model:
+        return _models(config, options.model)
+
+    return [Measured(config.run_dir, config, Path(f"{config.run_dir}.evaluation"))]
+
+
+def _of_runs(command: Command, overrides: Sequence[str], options: _Options) -> list[Measured]:
+    """Runs at their checkpoints, and models on the problems of the first of them."""
+    if not command.paths:
+        raise UserError("run directory", None, "name run directories, or --config FILE alone")
+    subjects = [parse_subject(word) for word in command.paths]
+    for word, subject in zip(command.paths, subjects, strict=True):
+        if subject.agent is not None:
+            raise UserError("run directory", word, "all agents of a run are measured; write RUN")
+    _check_overrides(overrides)
+
+    from hacpo_jax.training.run_dir import saved_config
+
+    configs = [saved_config(subject.run, overrides) for subject in subjects]
+    found = []
+    for subject, config in zip(subjects, configs, strict=True):
+        step = options.step if subject.step is None else subject.step
+        name = str(subject.run) if subject.step is None else f"{subject.run}@{step}"
+        found.append(Measured(name, config, subject.run, subject.run, step))
+    return found + _models(configs[0], options.model)
+
+
+def _models(config: Config, names: Sequence[str]) -> list[Measured]:
+    """Each model alone, on the config's problems."""
+    agents = [model_agent(name) for name in names]
+    return [
+        Measured(name, config.model_copy(update={"agents": [agent]}), None)
+        for name, agent in zip(names, agents, strict=True)
+    ]
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
@@ -55,120 +106,70 @@ def _check_overrides(overrides: Sequence[str]) -> None:
             raise UserError(key, value, remedy)
 
 
-def _eval_config(config: Config, options: _Options) -> None:
-    if options.step is not None:
-        raise UserError("step", options.step, "is for run directories; a config has no checkpoint")
-
-    from hacpo_jax.agents import initial_params
-    from hacpo_jax.cli.cache import use_compilation_cache
-    from hacpo_jax.training.run import prepare
-
-    use_compilation_cache()
-    run = prepare(config)
-    with run.verifier:
-        params = [initial_params(group, config.seed) for group in run.groups]
-        directory = Path(options.out or f"{config.run_dir}.evaluation")
-        _measure(run, params, config.run_dir, None, directory)
-
-
-def _eval_runs(paths: Sequence[Path], overrides: Sequence[str], options: _Options) -> None:
-    from hacpo_jax.training.run_dir import saved_config
-
-    configs = [saved_config(path, overrides) for path in paths]
-
-    from hacpo_jax.cli.cache import use_compilation_cache
-    from hacpo_jax.training.run import prepare
-    from hacpo_jax.training.saved_run import AGENTS, choose_step, saved_params
-
-    use_compilation_cache()
-    steps = [choose_step(path, options.step) for path in paths]
-    for path, config, step in zip(paths, configs, steps, strict=True):
-        run = prepare(config, path / AGENTS)
-        with run.verifier:
-            params = saved_params(path, run.groups, step, config.seed)
-            _measure(run, params, str(path), step, Path(options.out or path))
+def _with_directories(measured: Sequence[Measured], options: _Options) -> list[Measured]:
+    """Where results go: `out`, below it where there are several, or where the subjects lie."""
+    placed = []
+    for one in measured:
+        directory = one.directory
+        if options.out is not None:
+            label = Path(one.name).name
+            directory = Path(options.out) / label if len(measured) > 1 else Path(options.out)
+        if directory is None:
+            raise UserError("out", None, "is required with model: name a folder for the results")
+        if directory in [other.directory for other in placed]:
+            remedy = f"{one.name} would write there too; evaluate it alone with another out=DIR"
+            raise UserError("out", str(directory), remedy)
+        placed.append(dataclasses.replace(one, directory=directory))
+    return placed
 
 
-def _measure(run: "Run", params: list, name: str, step: int | None, directory: Path) -> None:
-    """Answer, grade, write and show; `step` is None before any training."""
-    from hacpo_jax.training.measure import measure
-
-    settings = run.config.evaluation
-    # With several samples and no k named, the one everybody asks for is all of them.
-    best_of = settings.best_of or ((settings.samples,) if settings.samples > 1 else ())
-    results: dict[str, dict[str, Any]] = {agent.name: {} for agent in run.agents}
-    answers = []
-    for agent, benchmark, graded in measure(run, params):
-        scores = graded.summary(best_of, run.config.algorithm.max_reward)
-        results[agent.name][benchmark] = scores
-        answers += _answer_rows(agent.name, benchmark, run.benchmarks[benchmark], graded)
-    figures = {
-        "run": name,
-        "step": step,
-        "evaluation": {
-            **settings.model_dump(mode="json", exclude={"every"}),
-            "max_new_tokens": settings.max_new_tokens or run.config.sampling.max_new_tokens,
-            "best_of": best_of,
-        },
-        "seed": run.config.seed,
-        "task": run.config.task.model_dump(mode="json", exclude={"train"}),
-        "agents": results,
-    }
-    _write(directory, figures, answers)
-    _show(figures, directory)
-
-
-def _write(directory: Path, figures: dict[str, Any], answers: list[dict[str, Any]]) -> None:
-    from hacpo_jax.training.run_dir import replace_text
-
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(row) + "\n" for row in answers)
-        replace_text(directory / "evaluation_answers.jsonl", lines)
-        replace_text(directory / "evaluation.json", json.dumps(figures, indent=2) + "\n")
-    except OSError as error:
-        raise UserError("out", str(directory), f"cannot be written ({error.strerror})") from None
-
-
-def _answer_rows(agent: str, benchmark: str, problems: "Problems", graded: "Graded"):
-    for i, example in enumerate(problems.examples):
-        for k, response in enumerate(graded.texts[i]):
-            yield {
-                "agent": agent,
-                "benchmark": benchmark,
-                "problem": example.id,
-                "sample": k,
-                "prompt": problems.texts[i],
-                "answer": example.answer,
-                "response": response,
-                "reward": float(graded.rewards[i, k]),
-                "valid": bool(graded.valid[i, k]),
-                "finish_reason": "stop" if graded.stopped[i, k] else "length",
-                "length": int(graded.lengths[i, k]),
-            }
-
-
-def _show(figures: dict[str, Any], directory: Path) -> None:
-    settings, console = figures["evaluation"], Console(highlight=False)
+def _show(console: Console, figures: dict[str, Any], directory: Path | None) -> None:
+    settings = figures["evaluation"]
     when = "before training" if figures["step"] is None else f"after step {figures['step']}"
     heat = settings["temperature"]
     how = f"temperature {heat}, top_p {settings['top_p']}, top_k {settings['top_k']}"
     console.print(Text(f"{figures['run']} {when}; {how if heat else 'greedy'}"))
-    best = [f"best@{k}" for k in settings["best_of"]]
+    scores = [row for rows in figures["agents"].values() for row in rows.values()]
+    names = {name: None for row in scores for name in row if f"{name}/se" in row}
+    del names["accuracy"]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("agent", "benchmark"):
         table.add_column(heading, no_wrap=True)
-    for heading in (f"avg@{settings['samples']}", *best, "tokens", "cut off", "invalid"):
+    counts = sorted({row["samples"] for row in scores})
+    for heading in (f"avg@{'/'.join(map(str, counts))}", *names, "tokens", "cut off", "invalid"):
         table.add_column(heading, justify="right")
     for agent, benchmarks in figures["agents"].items():
         for benchmark, row in benchmarks.items():
             table.add_row(
                 agent,
                 Text(f"{benchmark} ({row['problems']})"),
-                *(f"{row[key]:.1%}" for key in ("accuracy", *best)),
+                *(_share(row, name) for name in ("accuracy", *names)),
                 f"{row['response_length/mean']:.1f}",
                 f"{row['truncated']:.1%}",
                 str(row["invalid"]),
             )
     console.print(table)
-    console.print(Text(f"written: evaluation.json and evaluation_answers.jsonl in {directory}"))
+    files = "evaluation.json, evaluation.md and evaluation_answers.jsonl"
+    console.print(Text(f"written: {files} in {directory}"), soft_wrap=True)
+
+
+def _share(row: dict[str, Any], name: str) -> str:
+    """A figure with its standard error."""
+    if name not in row:
+        return "-"
+    error = row[f"{name}/se"]
+    return f"{row[name]:.1%}" + ("" if error is None else f" ± {100 * error:.1f}")
+
+
+def _show_all(console: Console, figures: Sequence[dict[str, Any]], out: Path | None) -> None:
+    """One table of everything, which is written too where `out` says so."""
+    from hacpo_jax.evaluation import figures_rows, results_table
+    from hacpo_jax.training.run_dir import replace_text
+
+    text = results_table([row for found in figures for row in figures_rows(found)])
+    console.print(Text(text), soft_wrap=True)
+    if out is not None:
+        replace_text(out / "evaluation.md", text)
+        together = {"subjects": list(figures)}
+        replace_text(out / "evaluation.json", json.dumps(together, indent=2) + "\n")
+        console.print(Text(f"written: evaluation.md and evaluation.json in {out}"))

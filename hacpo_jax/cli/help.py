@@ -37,7 +37,7 @@ VERBS = {
             from OTHER, a path relative to that file, whatever the file itself does not set.
             The run directory (run_dir=...) receives config.yaml, metrics.jsonl,
             evaluations.jsonl, rollouts/, checkpoints/, summary.json and report/. The same command
-            again goes on from the last checkpoint.
+            again goes on from the last checkpoint. --quiet shows warnings and the end alone.
             A run of several processes starts by itself on TPU pods, in SLURM steps and in the
             JobSets of launch/. Elsewhere the same command is started N times, with
             --process 0 to N-1: HOST:PORT is a free port of the machine of process 0, as the
@@ -52,37 +52,48 @@ VERBS = {
         ),
     ),
     "eval": VerbHelp(
-        summary="measure agents on the configured problems: avg@k and best@k",
+        summary="measure runs, checkpoints and models: avg@k, best@k and maj@k",
         usage=(
-            "eval RUN_DIR ... [step=N] [out=DIR] [key=value ...]",
-            "eval --config FILE [out=DIR] [key=value ...]",
+            "eval RUN[@STEP] ... [model=DIR_OR_HUB_ID ...] [out=DIR] [key=value ...]",
+            "eval --config FILE [model=DIR_OR_HUB_ID ...] [out=DIR] [key=value ...]",
         ),
         text="""\
-            Of a run directory, the agents at its latest checkpoint (or at step=N) are measured;
-            of a config, its models as they are before any training or warm start. Keys below
-            evaluation, task.eval and task.verifier, and sampling.max_rows, may differ from those
-            of the run: evaluation.samples, .temperature, .top_k, .top_p, .max_new_tokens and
-            .best_of decide how answers are drawn and counted.
-            Writes evaluation.json (figures and settings) and evaluation_answers.jsonl (every
-            answer) into the run directory, or into out=DIR.""",
+            Of a run directory, the agents at its latest checkpoint are measured, or at RUN@STEP
+            (step=N is for all that name none); of a config, its models as they are before any
+            training or warm start, or those of model=... alone. Beside runs, models answer the
+            problems of the first run. Keys below evaluation, task.eval and task.verifier, and
+            sampling.max_rows, may differ from those of a run: evaluation.samples, .temperature,
+            .top_k, .top_p, .max_new_tokens, .best_of and .majority_of decide how answers are
+            drawn and counted, and evaluation.benchmarks.NAME.samples and its neighbours do so for
+            one benchmark.
+            Writes evaluation.json (figures with standard errors, and settings), evaluation.md (a
+            table of agents and algorithms by benchmarks) and evaluation_answers.jsonl (every
+            answer) into the run directory, or into out=DIR; with several subjects into a folder of
+            each below out, and the table of all of them into out. A killed evaluation goes on with
+            the same command; no answer is drawn twice. --quiet shows the results alone.""",
         examples=(
             "eval runs/quickstart",
             "eval runs/quickstart step=0 out=before",
+            "eval runs/hacpo runs/gspo runs/gspo@0 out=compared",
             "eval runs/quickstart evaluation.samples=8 evaluation.temperature=1",
-            "eval --config smollm2_state",
+            "eval --config math_gspo model=Qwen/Qwen3-1.7B-Base out=base",
         ),
     ),
     "generate": VerbHelp(
-        summary="answer prompts with a model or with an agent of a run",
+        summary="answer prompts with models and agents of runs, side by side",
         usage=(
             "generate model=DIR_OR_HUB_ID prompt=TEXT [prompt=TEXT ...] [key=value ...]",
             "generate run=RUN_DIR agent=NAME prompt=TEXT [prompt=TEXT ...] [key=value ...]",
+            "generate of=RUN[:AGENT][@STEP] ... [model=... ...] prompts=FILE [key=value ...]",
         ),
         text="""\
-            model           a Hugging Face directory or hub id
+            model           a Hugging Face directory or hub id; may be given several times
             run, agent      a run directory and one of its agents, at its latest checkpoint
             step            another of the run's checkpoints
+            of              a run, all its agents or one, at its latest checkpoint or at another:
+                            RUN, RUN:AGENT, RUN@STEP or RUN:AGENT@STEP; may be given several times
             prompt          the text, as it is; may be given several times
+            prompts         a file with a prompt a line, or a .jsonl file with a field prompt
             system          a system message, for models with a chat template
             chat            true demands the chat template, false ignores it
             chat_options    what names in the chat template stand for, as {enable_thinking: false}
@@ -91,9 +102,13 @@ VERBS = {
             top_k, top_p    draw from the likeliest tokens only
             samples         number of answers to each prompt (1)
             seed            of the draws (0)
-            Control characters in answers are printed as escapes.""",
+            With several of or model there is a table for each prompt, a column for each. The chat
+            settings are for models; agents of runs keep those of their run. Control characters in
+            answers are printed as escapes.""",
         examples=(
             "generate run=runs/quickstart agent=llama-bpe prompt=12+7=",
+            "generate of=runs/quickstart@0 of=runs/quickstart prompt=12+7= prompt=30+5=",
+            "generate of=runs/a:left@20 of=runs/b:left model=DIR prompts=questions.txt",
             "generate model=HuggingFaceTB/SmolLM2-135M-Instruct prompt='What is 3 + 4?'",
             "generate model=DIR prompt=Hello prompt=Goodbye samples=4 temperature=0.8 seed=1",
         ),
@@ -130,15 +145,17 @@ VERBS = {
         ),
     ),
     "report": VerbHelp(
-        summary="plot one run, or several on top of each other",
+        summary="show one run, or several on top of each other, on one page",
         usage=("report RUN_DIR ... [out=DIR]",),
         text="""\
-            Writes overview.png and one plot each of reward, capability ratio, cross ratio, own
-            ratio, clipping, entropy, lengths and held-out accuracy into report/ of the first run,
-            or into out=DIR. Training does so by itself at its end.""",
+            Writes report.html, which needs no other file, and its pictures as PNG files into
+            report/ of the first run, or into out=DIR: rewards, accuracy, capability ratios, own
+            and cross ratios with their bounds, clipping, gate, KL, entropy, lengths, who learned
+            from whom, time by phase, and sample answers side by side. Runs that differ in their
+            seed alone are one curve with a band. Training does so by itself at its end.""",
         examples=(
             "report runs/quickstart",
-            "report runs/quickstart runs/gspo out=compared",
+            "report runs/seed_0 runs/seed_1 runs/gspo out=compared",
         ),
     ),
 }

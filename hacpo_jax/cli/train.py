@@ -27,16 +27,16 @@ def run(command: Command) -> None:
         if not hosts.is_first:  # one of them shows the run
             nowhere = stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stdout(nowhere))
-        _train(config, hosts)
+        _train(config, hosts, command.quiet)
 
 
-def _train(config: Config, hosts: "Hosts") -> None:
+def _train(config: Config, hosts: "Hosts", quiet: bool) -> None:
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.report import write_report
     from hacpo_jax.training.console import Console
     from hacpo_jax.training.trainer import train
 
-    with contextlib.closing(Console()) as console:
+    with contextlib.closing(Console(quiet=quiet)) as console:
         summary = hosts.broadcast("summary", _finished(config) if hosts.is_first else None)
         if summary is None:
             use_compilation_cache()
@@ -46,7 +46,7 @@ def _train(config: Config, hosts: "Hosts") -> None:
         console.summary(summary, config.run_dir)
         if hosts.is_first:
             pictures = write_report([Path(config.run_dir)])
-            console.note(f"plots: {pictures[0]}")
+            console.note(f"report: {pictures[0]}")
 
 
 def _finished(config: Config) -> dict[str, Any] | None:

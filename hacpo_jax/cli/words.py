@@ -36,6 +36,7 @@ class Command:
       help: whether help is asked for.
       hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
         the fields of `hacpo_jax.parallel.hosts.Flags`.
+      quiet: whether progress is not to be shown.
       topology: what stands after `--topology`, which `plan` alone takes.
     """
 
@@ -45,6 +46,7 @@ class Command:
     settings: tuple[str, ...]
     help: bool
     hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    quiet: bool = False
     topology: str | None = None
 
 
@@ -56,7 +58,8 @@ def parse(words: Sequence[str]) -> Command:
     """
     rest = list(words)
     asks_help = any(word in ("-h", "--help") for word in rest)
-    rest = [word for word in rest if word not in ("-h", "--help")]
+    quiet = "--quiet" in rest
+    rest = [word for word in rest if word not in ("-h", "--help", "--quiet")]
     verb = None if asks_help else DEFAULT_VERB
     if rest and not rest[0].startswith("-") and "=" not in rest[0]:
         verb = _verb(rest.pop(0))
@@ -78,7 +81,7 @@ def parse(words: Sequence[str]) -> Command:
     if topology is not None and verb not in (None, "plan"):
         raise UserError("--topology", topology, f"{verb} runs on the devices there are; use plan")
     config, hosts = values.get("--config"), _hosts(verb, values)
-    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, topology)
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, quiet, topology)
 
 
 def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _verb(word: str) -> str:
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    known = [*_AFTER, "--help"]
+    known = [*_AFTER, "--quiet", "--help"]
     close = difflib.get_close_matches(word, known, n=1)
     nearest = f"did you mean {close[0]}? " if close else ""
     return f"{nearest}There are {', '.join(known)}; settings are key=value words"

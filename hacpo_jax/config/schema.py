@@ -1,5 +1,6 @@
 """The whole run: every section, and every check that crosses sections."""
 
+import difflib
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -7,8 +8,10 @@ from pydantic import Field, model_validator
 from hacpo_jax.config.agents import Agent, NewModel, Optimizer
 from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
+from hacpo_jax.config.evaluation import BenchmarkDraws, Draws, Evaluation
 from hacpo_jax.config.mesh import Mesh
-from hacpo_jax.config.task import Arithmetic, Task
+from hacpo_jax.config.task import VERIFIERS, Arithmetic, ReasoningGym, Task
+from hacpo_jax.config.tracking import Tracking
 from hacpo_jax.errors import UserError
 
 
@@ -77,28 +80,6 @@ class Training(Section):
     attention: Literal["auto", "xla", "cudnn", "splash"] = "auto"
 
 
-class Evaluation(Section):
-    """Measuring on the benchmarks of `task.eval`.
-
-    Attributes:
-      every: steps between two evaluations; null measures before and after only.
-      samples: answers to each problem.
-      temperature: 0 is greedy.
-      top_k: draw from the k likeliest tokens; null from all.
-      top_p: draw from the smallest set with this much probability.
-      max_new_tokens: longest answer; null as in training.
-      best_of: k of best@k (pass@k), each at most `samples`.
-    """
-
-    every: int | None = Field(default=None, ge=1)
-    samples: int = Field(default=1, ge=1)
-    temperature: float = Field(default=0.0, ge=0)
-    top_k: int | None = Field(default=None, ge=1)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_new_tokens: int | None = Field(default=None, ge=1)
-    best_of: tuple[int, ...] = ()
-
-
 class Diagnostics(Section):
     """Looking closer at a step before its first update, into `diagnostics.jsonl`.
 
@@ -140,6 +121,7 @@ class Config(Section):
       mesh: of agents that name no other.
       evaluation: measuring.
       diagnostics: gradients, ratios and KL by source.
+      tracking: showing the run elsewhere.
       checkpoint: saving.
     """
 
@@ -155,6 +137,7 @@ class Config(Section):
     mesh: Mesh = Mesh()
     evaluation: Evaluation = Evaluation()
     diagnostics: Diagnostics = Diagnostics()
+    tracking: Tracking = Tracking()
     checkpoint: Checkpoint = Checkpoint()
 
     def updates_per_step(self, algorithm: Algorithm) -> int:
@@ -165,8 +148,12 @@ class Config(Section):
     @property
     def longest_sequence(self) -> int:
         """Tokens of the longest prompt with the longest answer, in training or evaluation."""
-        answer = max(self.sampling.max_new_tokens, self.evaluation.max_new_tokens or 0)
-        return self.task.max_prompt_tokens + answer
+        answers = [self.draws(name).max_new_tokens for name in self.task.eval]
+        return self.task.max_prompt_tokens + max(self.sampling.max_new_tokens, *answers)
+
+    def draws(self, benchmark: str) -> Draws:
+        """How a benchmark is answered and counted, nothing left open."""
+        return self.evaluation.draws(benchmark, self.sampling.max_new_tokens)
 
 
 def check(config: Config) -> Config:
@@ -176,6 +163,7 @@ def check(config: Config) -> Config:
       UserError: naming the first field that cannot be right.
     """
     _check_held_out(config)
+    _check_verifier(config)
     _check_agents(config)
     _check_batches(config)
     _check_evaluation(config)
@@ -186,14 +174,43 @@ def _check_held_out(config: Config) -> None:
     """Two ways of dividing the problems would let training problems into a benchmark."""
     train = config.task.train
     for name, source in config.task.eval.items():
-        if not isinstance(train, Arithmetic) or not isinstance(source, Arithmetic):
+        if not isinstance(train, Arithmetic | ReasoningGym):
             continue
-        if source.held_out_fraction != train.held_out_fraction:
+        if not isinstance(source, Arithmetic | ReasoningGym):
+            continue
+        if train.kind == source.kind and source.held_out_fraction != train.held_out_fraction:
             raise UserError(
                 f"task.eval.{name}.held_out_fraction",
                 source.held_out_fraction,
                 f"must equal task.train.held_out_fraction = {train.held_out_fraction}",
             )
+
+
+def _check_verifier(config: Config) -> None:
+    """Verifiers fit the problems, and the largest reward of a sum is the sum of the weights."""
+    parts = config.task.verifier.name
+    names = [parts] if isinstance(parts, str) else [part.name for part in parts]
+    for key, source in {"train": config.task.train, **config.task.eval}.items():
+        made = isinstance(source, ReasoningGym)
+        for name in names:
+            if made and name in VERIFIERS and name not in ("reasoning_gym", "auto", "format"):
+                remedy = f"cannot check the reasoning-gym problems of {key}; use reasoning_gym"
+                raise UserError("task.verifier.name", name, f"{remedy}, or auto for mixed problems")
+            if not made and name == "reasoning_gym":
+                remedy = f"cannot check the problems of {key}, which are of another kind; use auto"
+                raise UserError("task.verifier.name", name, remedy)
+    if isinstance(parts, str):
+        return
+    for i, part in enumerate(parts):
+        field = f"task.verifier.name.{i}.name"
+        if ":" not in part.name and part.name not in VERIFIERS:
+            remedy = f"must be {', '.join(VERIFIERS)} or package.module:function"
+            raise UserError(field, part.name, remedy)
+    largest, total = config.algorithm.max_reward, sum(part.weight for part in parts)
+    own = [part.name for part in parts if ":" in part.name]
+    if not own and abs(largest - total) > 1e-6:
+        remedy = f"the weights in task.verifier.name add up to {total:g}; set it to that"
+        raise UserError("algorithm.max_reward", largest, remedy)
 
 
 def _check_agents(config: Config) -> None:
@@ -280,10 +297,28 @@ def _check_batches(config: Config) -> None:
 
 def _check_evaluation(config: Config) -> None:
     evaluation = config.evaluation
-    for k in evaluation.best_of:
-        if not 1 <= k <= evaluation.samples:
-            remedy = f"must be between 1 and evaluation.samples = {evaluation.samples}"
-            raise UserError("evaluation.best_of", k, remedy)
-    if evaluation.temperature == 0 and evaluation.samples > 1:
-        remedy = "greedy answers are all alike; set evaluation.temperature above 0"
-        raise UserError("evaluation.samples", evaluation.samples, remedy)
+    for name in evaluation.benchmarks:
+        if name not in config.task.eval:
+            close = difflib.get_close_matches(name, config.task.eval, n=1)
+            nearest = f"did you mean {close[0]!r}? " if close else ""
+            remedy = f"{nearest}task.eval has {', '.join(config.task.eval)}"
+            raise UserError("evaluation.benchmarks", name, remedy)
+    for name in config.task.eval:
+        _check_draws(config.draws(name), evaluation.benchmarks.get(name), name)
+
+
+def _check_draws(draws: Draws, own: BenchmarkDraws | None, benchmark: str) -> None:
+    """What is asked of one benchmark; faults are named where they stand."""
+
+    def field(key: str) -> str:
+        overridden = own is not None and getattr(own, key) is not None
+        return f"evaluation.benchmarks.{benchmark}.{key}" if overridden else f"evaluation.{key}"
+
+    for key in ("best_of", "majority_of"):
+        for k in getattr(draws, key):
+            if not 1 <= k <= draws.samples:
+                remedy = f"must be between 1 and {field('samples')} = {draws.samples}"
+                raise UserError(field(key), k, remedy)
+    if draws.temperature == 0 and draws.samples > 1:
+        remedy = f"greedy answers are all alike; set {field('temperature')} above 0"
+        raise UserError(field("samples"), draws.samples, remedy)

@@ -1,12 +1,14 @@
-"""Measuring agents on problems: avg@k and best@k."""
+"""Measuring agents on problems: avg@k, best@k and maj@k."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.evaluation.estimators import pass_at_k
+from hacpo_jax.evaluation.estimators import majority_at_k, pass_at_k, standard_error
+from hacpo_jax.evaluation.votes import classes
 from hacpo_jax.exchange import response_texts
 from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout, one_device
@@ -37,27 +39,61 @@ class Graded:
     lengths: np.ndarray
     stopped: np.ndarray
 
-    def summary(self, best_of: Sequence[int], max_reward: float) -> dict[str, float]:
+    def summary(
+        self,
+        max_reward: float,
+        *,
+        best_of: Sequence[int] = (),
+        majority_of: Sequence[int] = (),
+    ) -> dict[str, Any]:
         """Metrics of the answers; those that could not be graded count as wrong, and are counted.
 
         Args:
-          best_of: each k of best@k.
           max_reward: the largest reward; an answer is right above half of it.
+          best_of: each k of best@k.
+          majority_of: each k of maj@k.
+
+        Returns:
+          `accuracy` (avg@k), `best@k` and `maj@k`, each with its standard error over problems
+          under `<name>/se` (None where one problem has no spread), and what the answers look like.
         """
-        right = (self.rewards > 0.5 * max_reward).sum(axis=1)
-        k = self.rewards.shape[1]
-        found = {
-            "accuracy": float(self.rewards.mean() / max_reward),
+        figures = self._of_problems(max_reward, best_of, majority_of)
+        columns = np.stack(list(figures.values()), axis=1)  # [N, M]
+        errors = standard_error(columns).tolist() if len(columns) > 1 else [None] * len(figures)
+        means = {name: float(values.mean()) for name, values in figures.items()}
+        spread = {f"{name}/se": error for name, error in zip(means, errors, strict=True)}
+        return {
             "problems": len(self.rewards),
-            "samples": k,
+            "samples": self.rewards.shape[1],
             "invalid": int((~self.valid).sum()),
             "truncated": float((~self.stopped).mean()),
             "response_length/mean": float(self.lengths.mean()),
+            **means,
+            **spread,
         }
-        for size in best_of:
-            chances = [pass_at_k(k, int(c), size) for c in right]
-            found[f"best@{size}"] = float(np.mean(chances))
+
+    def _of_problems(
+        self, max_reward: float, best_of: Sequence[int], majority_of: Sequence[int]
+    ) -> dict[str, np.ndarray]:
+        """Each figure of every problem, `[N]`."""
+        right = self.rewards > 0.5 * max_reward  # [N, k]
+        count = right.shape[1]
+        found = {"accuracy": self.rewards.mean(axis=1) / max_reward}
+        for k in best_of:
+            chances = {c: pass_at_k(count, c, k) for c in range(count + 1)}
+            found[f"best@{k}"] = np.array([chances[int(c)] for c in right.sum(axis=1)])
+        if majority_of:
+            rows = zip(self.texts, self.stopped.tolist(), right.tolist(), strict=True)
+            votes = [classes(*row) for row in rows]
+            for k in majority_of:
+                chances = [majority_at_k(size, won, k, silent) for size, won, silent in votes]
+                found[f"maj@{k}"] = np.array(chances)
         return found
+
+    def take(self, count: int) -> "Graded":
+        """The first `count` problems alone."""
+        arrays = {name: value[:count] for name, value in vars(self).items()}
+        return Graded(**arrays)
 
 
 def evaluate_group(
@@ -70,6 +106,7 @@ def evaluate_group(
     samples: int,
     seed: int,
     max_rows: int,
+    places: Sequence[int] | None = None,
     layout: Layout | None = None,
     hosts: Hosts = ALONE,
 ) -> list[Graded]:
@@ -84,18 +121,21 @@ def evaluate_group(
       samples: k answers to each problem.
       seed: the run's seed.
       max_rows: answers of one agent decoded at a time.
+      places: which problems, by their place; None is all of them. An answer does not depend on
+        which others are drawn with it.
       layout: where the parameters are; None is one device.
       hosts: the processes that drive it, each of which answers and grades its share.
 
     Returns:
       One result for each agent, the same in every process.
     """
-    layout, everything = layout or one_device(), range(len(problems))
-    keys = answer_keys(seed, group.indices, EVALUATION_STEP, everything, samples)
-    prompts = problems.prompts(group.indices[0], everything)
+    layout = layout or one_device()
+    chosen = range(len(problems)) if places is None else places
+    keys = answer_keys(seed, group.indices, EVALUATION_STEP, chosen, samples)
+    prompts = problems.prompts(group.indices[0], chosen)
     rollouts = answer(params, prompts, keys, spec, max_rows=max_rows, layout=layout)
-    mine = layout.mine(len(problems))
-    golds = [problems.examples[i].answer for i in mine for _ in range(samples)]
+    mine = layout.mine(len(chosen))
+    golds = [problems.examples[chosen[i]].answer for i in mine for _ in range(samples)]
     graded = []
     for a in range(len(group.agents)):
         lengths, stopped = rollouts.lengths[a], rollouts.stopped[a]
@@ -113,7 +153,7 @@ def evaluate_group(
                 stopped=stopped,
             )
         )
-    return graded if hosts.count == 1 else _of_all(graded, hosts, len(problems), group.name)
+    return graded if hosts.count == 1 else _of_all(graded, hosts, len(chosen), group.name)
 
 
 def _of_all(graded: list[Graded], hosts: Hosts, count: int, name: str) -> list[Graded]:

@@ -21,9 +21,11 @@ class Layout:
 
     Args:
       mesh: with the axes `hacpo_jax.parallel.rules.AXES`.
+      offload: what the group keeps lies in host memory while it is not used.
     """
 
     mesh: Mesh
+    offload: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -85,12 +87,21 @@ class Layout:
         )
 
     def abstract(self, shapes: Any, axes: Any, lead: Axes = ()) -> Any:
-        """Shapes of a tree of arrays that lie on the mesh as their axes say."""
+        """Shapes of a tree of arrays that are kept as their axes say."""
+        kind = "pinned_host" if self.offload else None
         return jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             shapes,
-            self.shardings(shapes, axes, lead),
+            self.shardings(shapes, axes, lead, kind),
         )
+
+    def keep(self, tree: Any) -> Any:
+        """Arrays where they wait for the group's next turn."""
+        return _moved(tree, "pinned_host") if self.offload else tree
+
+    def take(self, tree: Any) -> Any:
+        """Arrays that `keep` has put away, where programs use them."""
+        return _moved(tree, "device") if self.offload else tree
 
     def abstract_array(self, shape: Sequence[int], dtype: Any, *axes: str | None) -> Any:
         """Shape of one array that lies on the mesh as `put` would lay it."""
@@ -141,6 +152,13 @@ class Layout:
         if self.processes == 1:
             return jax.device_put(array, sharding)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def _moved(tree: Any, memory_kind: str) -> Any:
+    def one(x: jax.Array) -> jax.Array:
+        return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
+
+    return jax.tree.map(one, tree)
 
 
 @functools.cache

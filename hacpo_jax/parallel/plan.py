@@ -13,12 +13,13 @@ import jax
 
 from hacpo_jax.agents import AgentGroup, group_agents, unread_agents
 from hacpo_jax.config import Config
+from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import chip_of
 from hacpo_jax.parallel.hlo import Collective, parse
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.plan_shapes import GroupShapes, Job
-from hacpo_jax.training.places import lay_out
-from hacpo_jax.training.run import Programs, compute_dtype
+from hacpo_jax.training.places import lay_out, place
+from hacpo_jax.training.run import Programs, compute_dtype, rescores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,13 +133,14 @@ def prepare_plan(config: Config, devices: Sequence[Any]) -> Programs:
     """
     agents = unread_agents(config.agents, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
-    return Programs(
-        config=config,
-        agents=tuple(agents),
-        groups=groups,
-        layouts=lay_out(groups, devices),
-        dtype=compute_dtype(config.training.compute_dtype, devices[0].platform),
-    )
+    dtype = compute_dtype(config.training.compute_dtype, devices[0].platform)
+    try:
+        _, layouts = place(config, groups, dtype, rescores(config, dtype), devices)
+    except UserError as error:
+        if error.field != "placement":
+            raise
+        layouts = lay_out(groups, devices)  # what it lacks is for the plan to show
+    return Programs(config, tuple(agents), groups, layouts, dtype)
 
 
 def plan(

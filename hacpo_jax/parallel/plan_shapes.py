@@ -67,10 +67,10 @@ class GroupShapes:
     def jobs(self) -> Iterator[Job]:
         """All programs of a run, in the order of a step."""
         run, group, config = self.run, self.group, self.run.config
-        training, algorithm, evaluation = config.training, group.algorithm, config.evaluation
+        training, algorithm = config.training, group.algorithm
         samples, longest = training.group_size, config.sampling.max_new_tokens
         share = local_share(training.prompts_per_step, self.layout.processes)
-        spec, long = run.sampling_spec(group), run.evaluation_spec(group)
+        spec = run.sampling_spec(group)
         chunk = chunk_prompts(self.layout, share, samples, config.sampling.max_rows)
         yield Job(
             name="decode",
@@ -78,15 +78,8 @@ class GroupShapes:
             runs=-(-share // chunk) * training.prompt_rounds,
             turns=spec.max_new_tokens - 1,
         )
-        # How many problems a benchmark has is not known; as many as are taken at once are the most.
-        most = max(config.sampling.max_rows // self.layout.processes, 1)
-        several = chunk_prompts(self.layout, most, evaluation.samples, config.sampling.max_rows)
-        yield Job(
-            name="evaluate",
-            lower=lambda: self._decode(long, several, evaluation.samples),
-            runs=0,
-            turns=long.max_new_tokens - 1,
-        )
+        if config.task.eval:
+            yield self._evaluation()
         passes = int(run.rescores) + bool(algorithm.kl_coef)
         if passes:
             rows = share * samples
@@ -96,6 +89,26 @@ class GroupShapes:
             theirs = share * samples * peers
             yield Job("snapshot", lambda: self._score(theirs, self.widest()), 1)
         yield Job("update", self._update, run.updates_per_step(group))
+
+    def _evaluation(self) -> Job:
+        """The benchmark with the longest answers; of those alike, with most to each problem."""
+        config = self.run.config
+
+        def size(name: str) -> tuple[int, int]:
+            draws = config.draws(name)
+            return draws.max_new_tokens, draws.samples
+
+        name = max(config.task.eval, key=size)
+        (longest, samples), spec = size(name), self.run.evaluation_spec(self.group, name)
+        # How many problems a benchmark has is not known; as many as are taken at once are the most.
+        most = max(config.sampling.max_rows // self.layout.processes, 1)
+        chunk = chunk_prompts(self.layout, most, samples, config.sampling.max_rows)
+        return Job(
+            name="evaluate",
+            lower=lambda: self._decode(spec, chunk, samples),
+            runs=0,
+            turns=longest - 1,
+        )
 
     def _decode(self, spec: DecodeSpec, chunk: int, samples: int):
         """`chunk` prompts of each process, with so many answers to each."""

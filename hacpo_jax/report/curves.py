@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from hacpo_jax.report.run_log import RunLog
+from hacpo_jax.report.bounds import Bounds, bounds
+from hacpo_jax.report.ensemble import Band, Ensemble
 
 # Okabe and Ito's palette, told apart with any colour vision; yellow is too pale for lines.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -26,6 +27,8 @@ class Panel:
       level: a horizontal line that means "no difference", and is always in sight.
       log: a logarithmic y axis around the level 1, for ratios far from it.
       share: the y axis goes from 0 to 1.
+      about: one sentence below the picture.
+      cross: whether the bounds of cross ratios (True) or of own ones (False) belong in it.
     """
 
     title: str
@@ -34,20 +37,22 @@ class Panel:
     level: float | None = None
     log: bool = False
     share: bool = False
+    about: str = ""
+    cross: bool | None = None
 
 
 class Style:
     """Which colour is which agent, in all pictures of a report.
 
     Args:
-      logs: the runs; an agent has one colour in all of them, a run one kind of dash, and where an
-        agent has several peers, a peer one marker.
+      shown: the runs; an agent has one colour in all of them, runs of one kind have one kind of
+        dash, and where an agent has several peers, a peer has one marker.
     """
 
-    def __init__(self, logs: Sequence[RunLog]):
-        self._agents = list(dict.fromkeys(agent for log in logs for agent in log.metrics))
-        self._runs = [log.name for log in logs]
-        self._many_peers = any(len(log.metrics) > 2 for log in logs)
+    def __init__(self, shown: Sequence[Ensemble]):
+        self._agents = list(dict.fromkeys(agent for one in shown for agent in one.agents))
+        self._runs = [one.name for one in shown]
+        self._many_peers = any(len(one.agents) > 2 for one in shown)
 
     def color(self, agent: str) -> str:
         return COLORS[self._agents.index(agent) % len(COLORS)]
@@ -66,19 +71,19 @@ class Style:
         about = f", peer {peer}" if self.marker(peer) else ""
         return f"{agent} ({run}){about}" if len(self._runs) > 1 else f"{agent}{about}"
 
-    def handles(self, logs: Sequence[RunLog]) -> list[Line2D]:
+    def handles(self, shown: Sequence[Ensemble]) -> list[Line2D]:
         """A legend of all agents of all runs, and of the markers."""
         lines = [
             Line2D(
                 [],
                 [],
                 color=self.color(agent),
-                ls=self.dash(log.name),
+                ls=self.dash(one.name),
                 lw=2.2,
-                label=self.label(log.name, agent),
+                label=self.label(one.name, agent),
             )
-            for log in logs
-            for agent in log.metrics
+            for one in shown
+            for agent in one.agents
         ]
         peers = [agent for agent in self._agents if self.marker(agent)]
         return lines + [
@@ -87,13 +92,15 @@ class Style:
         ]
 
 
-def draw(axes: Axes, panel: Panel, logs: Sequence[RunLog], style: Style, *, legend: bool) -> bool:
+def draw(
+    axes: Axes, panel: Panel, shown: Sequence[Ensemble], style: Style, *, legend: bool
+) -> bool:
     """Draw a panel's metrics of all agents of all runs.
 
     Args:
       axes: where.
       panel: what.
-      logs: the runs.
+      shown: the runs.
       style: colours and dashes.
       legend: name the curves here; a picture of several panels has one legend for all.
 
@@ -101,17 +108,17 @@ def draw(axes: Axes, panel: Panel, logs: Sequence[RunLog], style: Style, *, lege
       Whether there was anything to draw.
     """
     drawn = False
-    for log in logs:
-        for agent in log.metrics:
-            for key in _keys(log, agent, panel):
+    for one in shown:
+        for agent in one.agents:
+            for key in _keys(one, agent, panel):
                 peer = key.partition("/")[2]
                 drawn |= _curve(
                     axes,
-                    *log.series(agent, key),
+                    one.series(agent, key),
                     color=style.color(agent),
-                    dash=style.dash(log.name),
+                    dash=style.dash(one.name),
                     marker=style.marker(peer),
-                    label=style.label(log.name, agent, peer),
+                    label=style.label(one.name, agent, peer),
                 )
     axes.set_title(panel.title, loc="left", fontsize=11, fontweight="bold")
     axes.set_xlabel("training step")
@@ -123,6 +130,8 @@ def draw(axes: Axes, panel: Panel, logs: Sequence[RunLog], style: Style, *, lege
             _ratio_axis(axes)
         else:
             _show_level(axes, panel.level)
+    if panel.cross is not None and drawn:
+        _bounds(axes, panel.cross, shown)
     if panel.share:
         axes.set_ylim(-0.02, 1.02)
     if not drawn:
@@ -134,29 +143,46 @@ def draw(axes: Axes, panel: Panel, logs: Sequence[RunLog], style: Style, *, lege
     return drawn
 
 
-def _keys(log: RunLog, agent: str, panel: Panel) -> list[str]:
-    return log.keys(agent, panel.metric) if panel.metric.endswith("/") else [panel.metric]
+def _bounds(axes: Axes, cross: bool, shown: Sequence[Ensemble]) -> None:
+    """A line at each bound, and a shade over what a bound passes as it rises within a step."""
+    every = [bounds(one, agent, cross=cross) for one in shown for agent in one.agents]
+    different: list[Bounds] = list(dict.fromkeys(found for found in every if found is not None))
+    low, high = axes.get_ylim()
+    for found in different:
+        what = "" if found.of == "answer" else f" of each {found.of}'s ratio"
+        name = f"clipped{what} below {found.low:g} and above {found.high:g}"
+        if found.last_low > found.low:
+            axes.axhspan(found.low, found.last_low, color="0.5", alpha=0.12, lw=0, zorder=0)
+            name = f"clipped below {found.low:g}, at last {found.last_low:g}, and above"
+            name += f" {found.high:g}"
+        axes.axhline(found.low, color="0.35", lw=1.2, ls=(0, (1, 1.5)), label=name)
+        axes.axhline(found.high, color="0.35", lw=1.2, ls=(0, (1, 1.5)))
+        room = 0.08 * (found.high - found.low)
+        low, high = min(low, found.low - room), max(high, found.high + room)
+    if low > 0 or axes.get_yscale() == "linear":
+        axes.set_ylim(low, high)
 
 
-def _curve(
-    axes: Axes,
-    steps: list[int],
-    values: list[float],
-    *,
-    color: str,
-    dash: str,
-    marker: str,
-    label: str,
-) -> bool:
-    """A metric as it is, thin, and its running mean on top where there are many steps."""
-    if not steps:
+def _keys(one: Ensemble, agent: str, panel: Panel) -> list[str]:
+    return one.keys(agent, panel.metric) if panel.metric.endswith("/") else [panel.metric]
+
+
+def _curve(axes: Axes, band: Band, *, color: str, dash: str, marker: str, label: str) -> bool:
+    """A metric as it is, thin, and its running mean on top where there are many steps; the band of
+    several runs around it."""
+    steps = band.steps
+    if not len(steps):
         return False
     reach = len(steps) // 40
-    if reach:
-        axes.plot(steps, values, color=color, lw=0.8, alpha=0.35)
+    several = bool((band.high > band.low).any())
+    if several:
+        low, high = _running_mean(band.low, reach), _running_mean(band.high, reach)
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, lw=0)
+    elif reach:
+        axes.plot(steps, band.mean, color=color, lw=0.8, alpha=0.35)
     axes.plot(
         steps,
-        _running_mean(values, reach),
+        _running_mean(band.mean, reach),
         color=color,
         ls=dash,
         lw=2.0,
@@ -168,7 +194,7 @@ def _curve(
     return True
 
 
-def _running_mean(values: Sequence[float], reach: int) -> np.ndarray:
+def _running_mean(values: Sequence[float] | np.ndarray, reach: int) -> np.ndarray:
     """Mean of each value and its neighbours, up to `reach` to each side, as far as there are."""
     total = np.cumsum(np.concatenate([[0.0], values]))
     places = np.arange(len(values))

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
-from hacpo_jax.training.run_dir import read_rows
+from hacpo_jax.training.run_dir import read_rows, saved_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +19,19 @@ class RunLog:
       name: how the run is called in legends.
       metrics: rows of `metrics.jsonl` of each agent, by step.
       evaluations: rows of `evaluations.jsonl`.
+      diagnostics: rows of `diagnostics.jsonl`.
+      answers: rows of `answers.jsonl`.
+      config: as resolved; None where the directory holds none.
+      directory: where all this comes from.
     """
 
     name: str
     metrics: dict[str, list[dict[str, Any]]]
-    evaluations: list[dict[str, Any]]
+    evaluations: Sequence[dict[str, Any]]
+    diagnostics: Sequence[dict[str, Any]] = ()
+    answers: Sequence[dict[str, Any]] = ()
+    config: Config | None = None
+    directory: Path | None = None
 
     @property
     def benchmarks(self) -> list[str]:
@@ -62,4 +72,12 @@ def read_log(run_dir: Path, name: str) -> RunLog:
     metrics: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         metrics.setdefault(row["agent"], []).append(row)
-    return RunLog(name, metrics, read_rows(run_dir / "evaluations.jsonl"))
+    return RunLog(
+        name,
+        metrics,
+        read_rows(run_dir / "evaluations.jsonl"),
+        read_rows(run_dir / "diagnostics.jsonl"),
+        read_rows(run_dir / "answers.jsonl"),
+        saved_config(run_dir) if (run_dir / "config.yaml").is_file() else None,
+        run_dir,
+    )

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -9,19 +10,13 @@ import jax
 from rich.console import Console as RichConsole
 from rich.console import Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from hacpo_jax.agents import Agent
 from hacpo_jax.models import abstract_params, abstract_trained
+from hacpo_jax.text import time_left
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
 
@@ -38,19 +33,47 @@ _COLUMNS = {
 }
 
 
-class Console:
-    """Shows a run on standard output."""
+_ROWS = 12  # of the live table
 
-    def __init__(self):
-        terminal = RichConsole(highlight=False)
+Row = dict[str, Any]
+
+
+class Console:
+    """Shows a run on standard output: a table that stays where it is in a terminal, whole lines
+    without escape codes elsewhere.
+
+    Args:
+      quiet: show warnings and the table at the end alone.
+      out: where to; None is standard output.
+      clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        out: RichConsole | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        terminal = out or RichConsole(highlight=False)
         # A log has no width of its own; 80 columns would cut the tables.
-        self._out = terminal if terminal.is_terminal else RichConsole(highlight=False, width=120)
+        self._out = (
+            terminal
+            if terminal.is_terminal
+            else RichConsole(highlight=False, width=120, file=terminal.file)
+        )
+        self._quiet = quiet
         self._live: Live | None = None
-        self._progress: Progress | None = None
+        self._recent: deque[list[Row]] = deque()
+        self._accuracy: dict[str, float] = {}
         self._steps = 0
+        self._pace = Pace(clock)
 
     def prepared(self, run: Run) -> None:
         """Who learns what."""
+        self._steps = run.config.training.steps
+        if self._quiet:
+            return
         table = Table("agent", "architecture", "parameters", "vocabulary", "stops at", "group")
         for group in run.groups:
             for agent in group.agents:
@@ -63,13 +86,13 @@ class Console:
                     group.name,
                 )
         self._out.print(table)
+        self._out.print(run.placement.table())
         for name, problems in {"training": run.train, **run.benchmarks}.items():
             dropped = f", {problems.dropped} too long ones left out" if problems.dropped else ""
             self._out.print(f"{name}: {len(problems)} problems{dropped}")
-        self._steps = run.config.training.steps
 
     def resumed(self, step: int) -> None:
-        self._out.print(f"continuing after step {step}")
+        self.note(f"continuing after step {step}")
 
     def warm_start(self, agent: Agent) -> Callable[[WarmStartProgress], None]:
         """A reporter for one agent's warm start."""
@@ -78,44 +101,67 @@ class Console:
         def report(progress: WarmStartProgress) -> None:
             accuracy = progress.accuracy
             solved = "" if accuracy is None else f", {accuracy:.0%} of training problems solved"
-            self._out.print(
+            self.note(
                 f"warm start of {agent.name}: update {progress.step}, loss {progress.loss:.3f}"
                 f"{solved} ({time.monotonic() - started:.0f} s)"
             )
 
         return report
 
-    def evaluation(self, step: int, rows: list[dict[str, Any]]) -> None:
+    def evaluation(self, step: int, rows: list[Row]) -> None:
         """Accuracy of every agent."""
-        self._stop_live()
+        found: dict[str, list[float]] = {}
         for row in rows:
-            self._out.print(
+            found.setdefault(row["agent"], []).append(row["accuracy"])
+            self.note(
                 f"step {step}: {row['agent']} on {row['benchmark']}: {row['accuracy']:.1%} "
                 f"of {row['problems']} problems"
                 + (f", {row['invalid']} answers not graded" if row["invalid"] else "")
             )
+        self._accuracy = {agent: sum(values) / len(values) for agent, values in found.items()}
+        self._pace.start()
 
-    def step(self, step: int, metrics: list[dict[str, Any]]) -> None:
+    def step(self, step: int, metrics: list[Row]) -> None:
         """The figures that matter of every agent after a step."""
-        if not self._out.is_terminal:
-            for row in metrics:
-                cells = [f"{name} {_cell(row, key)}" for name, key in _COLUMNS.items()]
-                self._out.print(
-                    f"step {step}/{self._steps} {row['agent']}: {', '.join(cells)}", soft_wrap=True
-                )
+        left = self._pace.left(self._steps - step)
+        if self._quiet:
             return
-        table = Table("agent", *_COLUMNS)
-        for row in metrics:
-            table.add_row(row["agent"], *(_cell(row, key) for key in _COLUMNS.values()))
-        live, progress = self._start_live(step - 1)
-        progress.update(progress.task_ids[0], completed=step)
-        live.update(Group(table, progress), refresh=True)
+        if not self._out.is_terminal:
+            for i, row in enumerate(metrics):
+                cells = [f"{name} {_cell(row, key)}" for name, key in _COLUMNS.items()]
+                rest = f"; {left}" if left and i == len(metrics) - 1 else ""
+                self.note(f"step {step}/{self._steps} {row['agent']}: {', '.join(cells)}{rest}")
+            return
+        held_out = [{**row, "held out": self._accuracy.get(row["agent"])} for row in metrics]
+        self._recent.append(held_out)
+        while sum(map(len, self._recent)) > max(_ROWS, len(metrics)):
+            self._recent.popleft()
+        self._show(f"step {step} of {self._steps}{f', {left}' if left else ''}", step)
         if step == self._steps:
-            self._stop_live()
+            self.close()
+
+    def _show(self, caption: str, step: int) -> None:
+        """One table of the latest steps, in the place of the one before it."""
+        table = Table("step", "agent", *_COLUMNS, "held out", caption=caption)
+        for rows in self._recent:
+            for i, row in enumerate(rows):
+                last = row["held out"]
+                table.add_row(
+                    "" if i else str(row["step"]),
+                    row["agent"],
+                    *(_cell(row, key) for key in _COLUMNS.values()),
+                    "-" if last is None else f"{last:.1%}",
+                    end_section=i == len(rows) - 1,
+                )
+        bar = ProgressBar(total=self._steps, completed=step)
+        if self._live is None:
+            self._live = Live(console=self._out, auto_refresh=False)
+            self._live.start()
+        self._live.update(Group(table, bar), refresh=True)
 
     def summary(self, summary: dict[str, Any], run_dir: str) -> None:
         """The table of before and after."""
-        self._stop_live()
+        self.close()
         table = Table("agent", "benchmark", "before", "after", "change")
         for name, agent in summary["agents"].items():
             for benchmark, after in agent["eval"]["after"].items():
@@ -130,30 +176,49 @@ class Console:
         )
 
     def note(self, text: str) -> None:
-        self._out.print(text, soft_wrap=True)
+        """One line, above the table."""
+        if not self._quiet:
+            self._out.print(Text(text), soft_wrap=True)
+
+    def warning(self, text: str) -> None:
+        """One line that is shown in any case."""
+        self._out.print(Text(f"warning: {text}"), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal as it was, also after an error or an interrupt."""
-        self._stop_live()
-
-    def _start_live(self, done: int) -> tuple[Live, Progress]:
-        if self._live is None or self._progress is None:
-            self._progress = Progress(
-                TextColumn("step"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-            )
-            self._progress.add_task("step", total=self._steps, completed=done)
-            self._live = Live(self._progress, console=self._out, auto_refresh=False)
-            self._live.start()
-        return self._live, self._progress
-
-    def _stop_live(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+class Pace:
+    """How long a run may still take, by its latest steps.
+
+    Args:
+      clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float]):
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=11)
+        self._ends = 0
+
+    def start(self) -> None:
+        """The first step begins; after it nothing is news."""
+        if not self._ends:
+            self._times.clear()
+            self._times.append(self._clock())
+
+    def left(self, steps: int) -> str:
+        """A step has ended: how long `steps` more take; empty where that is not known yet."""
+        self._times.append(self._clock())
+        self._ends += 1
+        if self._ends == 2:  # the first step compiles, and says little about the others
+            self._times.popleft()
+        if steps == 0 or len(self._times) < 2:
+            return ""
+        each = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+        return time_left(each * steps)
 
 
 def _cell(row: dict[str, Any], key: str) -> str:

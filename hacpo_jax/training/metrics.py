@@ -14,9 +14,10 @@ Metrics = dict[str, float | int | str | None]
 
 
 class StepTimes:
-    """Seconds of each phase, of one group or of all."""
+    """Seconds of each phase, of one group or of all, and when in the step it first began."""
 
     def __init__(self, num_groups: int):
+        self._zero = time.perf_counter()
         self._of_group: list[dict[str, float]] = [{} for _ in range(num_groups)]
         self._of_all: dict[str, float] = {}
 
@@ -28,6 +29,7 @@ class StepTimes:
         times = self._of_all if group is None else self._of_group[group]
         name = f"time/{phase}"
         times[name] = times.get(name, 0.0) + time.perf_counter() - start
+        times.setdefault(f"started/{phase}", start - self._zero)
 
     def of(self, group: int, tokens: int) -> Metrics:
         """Phases that a group took part in, and one agent's sampling speed."""
@@ -70,6 +72,7 @@ def update_metrics(updates: list[dict], member: int, agent: Agent, run: Run) -> 
         name = "own" if peer.index == agent.index else peer.name
         if name != "own" and not shares:
             continue
+        found[f"samples/{name}"] = int(sum(row[f"count/{peer.index}"] for row in rows))
         for metric in ("ratio", "clip_fraction", "capped_fraction"):
             found[f"{metric}/{name}"] = _weighted(
                 rows, f"{metric}/{peer.index}", f"count/{peer.index}"

@@ -1,7 +1,7 @@
 """Everything about a run that does not change while it runs, checked and put together once."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -15,11 +15,12 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.models import AttentionKind, choose_attention
 from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.placement import Placement
 from hacpo_jax.rollout import DecodeSpec, Sampler
-from hacpo_jax.tasks import Verifier, check_template, make_verifier, render
-from hacpo_jax.tasks.problems import Problems, encode_problems, load_examples
+from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
+from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
-from hacpo_jax.training.places import lay_out
+from hacpo_jax.training.places import place
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
 
@@ -52,14 +53,8 @@ class Programs:
         raise ValueError(f"agent {agent.name!r} is in no group of this run")
 
     def layout(self, group: AgentGroup) -> Layout:
-        """Where a group works."""
-        return self.layouts[self.groups.index(group)]
-
-    @property
-    def partitioned(self) -> bool:
-        """Whether no device belongs to two groups."""
-        meshes = [set(layout.mesh.devices.flat) for layout in self.layouts]
-        return len(meshes) > 1 and len(set().union(*meshes)) == sum(map(len, meshes))
+        """Where a group, or a part of one, works."""
+        return self.layouts[self.place(group.agents[0])[0]]
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
@@ -77,8 +72,7 @@ class Programs:
     @property
     def rescores(self) -> bool:
         """Whether the trainer scores own answers again before the first update of a step."""
-        chosen = self.config.training.behavior_log_probs
-        return self.dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
+        return rescores(self.config, self.dtype)
 
     def keeps_reference(self, group: AgentGroup) -> bool:
         """Whether the frozen start of a group's policies is looked at again."""
@@ -86,18 +80,20 @@ class Programs:
 
     def attention(self, group: AgentGroup) -> AttentionKind:
         """Which implementation of attention a group runs."""
-        return _attention(self.config, group, self.layout(group), self.dtype)
+        device = self.layout(group).mesh.devices.flat[0]
+        kind = self.config.training.attention
+        return choose_attention(kind, group.model, self.dtype, device=device)
 
     def sampling_spec(self, group: AgentGroup) -> DecodeSpec:
         """How training answers are drawn."""
         sampling = self.config.sampling
         return self._decode_spec(group, Sampler(sampling.temperature), sampling.max_new_tokens)
 
-    def evaluation_spec(self, group: AgentGroup) -> DecodeSpec:
-        """How answers to benchmarks are drawn."""
-        evaluation = self.config.evaluation
-        sampler = Sampler(evaluation.temperature, evaluation.top_k, evaluation.top_p)
-        return self._decode_spec(group, sampler, evaluation_tokens(self.config))
+    def evaluation_spec(self, group: AgentGroup, benchmark: str) -> DecodeSpec:
+        """How answers to a benchmark are drawn."""
+        draws = self.config.draws(benchmark)
+        sampler = Sampler(draws.temperature, draws.top_k, draws.top_p)
+        return self._decode_spec(group, sampler, draws.max_new_tokens)
 
     def _decode_spec(self, group: AgentGroup, sampler: Sampler, max_new_tokens: int) -> DecodeSpec:
         return DecodeSpec(
@@ -142,16 +138,23 @@ class Run(Programs):
     """The fixed part of a run.
 
     Args:
+      placement: which devices each group has, and why.
       hosts: the processes that drive the run.
       train: problems to learn from.
       benchmarks: problems to measure on, by name.
       verifier: grades answers; close it when done.
     """
 
+    placement: Placement
     hosts: Hosts
     train: Problems
     benchmarks: dict[str, Problems]
     verifier: Verifier
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether no device belongs to two groups."""
+        return self.placement.mode == "partitioned"
 
     def each_group(
         self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
@@ -170,49 +173,38 @@ class Run(Programs):
             return list(pool.map(lambda pair: work(*pair), pairs))
 
 
-def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> Run:
+def prepare(
+    config: Config, saved: Path | None = None, hosts: Hosts = ALONE, *, training: bool = True
+) -> Run:
     """Load problems and tokenizers, check models, and start the verifier; no weights yet.
 
     Args:
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
       hosts: the processes that drive the run, of which this is one.
+      training: whether there is training; without it no training problem is read.
 
     Raises:
       UserError: something in the config cannot work.
     """
     task = config.task
     check_template(task.template, "task.template")
-    train_examples = load_examples(task.train, "task.train")
+    train_examples = load_examples(task.train, "task.train") if training else ()
     benchmark_examples = {
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
-    layouts = lay_out(groups)
     dtype = compute_dtype(config.training.compute_dtype)
-    for group, layout in zip(groups, layouts, strict=True):
-        _attention(config, group, layout, dtype)
-    train = encode_problems(
-        train_examples,
-        agents,
-        task,
-        max_new_tokens=config.sampling.max_new_tokens,
-        field="task.train",
-    )
-    if len(train) < config.training.prompts_per_step:
-        raise UserError(
-            "training.prompts_per_step",
-            config.training.prompts_per_step,
-            f"there are only {len(train)} training problems; lower it or add problems",
-        )
+    placement, layouts = place(config, groups, dtype, rescores(config, dtype))
+    train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(
             examples,
             agents,
             task,
-            max_new_tokens=evaluation_tokens(config),
+            max_new_tokens=config.draws(name).max_new_tokens,
             field=f"task.eval.{name}",
         )
         for name, examples in benchmark_examples.items()
@@ -227,6 +219,7 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
         config=config,
         agents=tuple(agents),
         groups=groups,
+        placement=placement,
         layouts=layouts,
         hosts=hosts,
         train=train,
@@ -236,15 +229,29 @@ def prepare(config: Config, saved: Path | None = None, hosts: Hosts = ALONE) -> 
     )
 
 
-def evaluation_tokens(config: Config) -> int:
-    """Longest answer in evaluations."""
-    return config.evaluation.max_new_tokens or config.sampling.max_new_tokens
+def _train_problems(
+    config: Config, examples: Sequence[Example], agents: Sequence[Agent]
+) -> Problems:
+    train = encode_problems(
+        examples,
+        agents,
+        config.task,
+        max_new_tokens=config.sampling.max_new_tokens,
+        field="task.train",
+    )
+    if len(train) < config.training.prompts_per_step:
+        raise UserError(
+            "training.prompts_per_step",
+            config.training.prompts_per_step,
+            f"there are only {len(train)} training problems; lower it or add problems",
+        )
+    return train
 
 
-def _attention(config: Config, group: AgentGroup, layout: Layout, dtype) -> AttentionKind:
-    """By the devices that the group's programs are compiled for, which need not be there."""
-    device = layout.mesh.devices.flat[0]
-    return choose_attention(config.training.attention, group.model, dtype, device=device)
+def rescores(config: Config, dtype: jnp.dtype) -> bool:
+    """See `Run.rescores`."""
+    chosen = config.training.behavior_log_probs
+    return dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
 
 
 def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:

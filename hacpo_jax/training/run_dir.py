@@ -81,7 +81,8 @@ class RunDirectory:
             return
         for name in ("metrics.jsonl", "diagnostics.jsonl"):
             _keep_lines(self.path / name, lambda row: row["step"] <= step)
-        _keep_lines(self.path / "evaluations.jsonl", lambda row: row["step"] < step)
+        for name in ("evaluations.jsonl", "answers.jsonl"):
+            _keep_lines(self.path / name, lambda row: row["step"] < step)
 
     def log_metrics(self, rows: Iterable[dict[str, Any]]) -> None:
         self._append("metrics.jsonl", rows)
@@ -91,6 +92,9 @@ class RunDirectory:
 
     def log_evaluation(self, rows: Iterable[dict[str, Any]]) -> None:
         self._append("evaluations.jsonl", rows)
+
+    def log_answers(self, rows: Iterable[dict[str, Any]]) -> None:
+        self._append("answers.jsonl", rows)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.path / "metrics.jsonl")
@@ -194,9 +198,9 @@ def _lock(path: Path):
 
 
 def _check_same(path: Path, there: Config, here: Config) -> None:
-    """Refuse another config. Folder and checkpoint habits may differ, and the number of steps too
-    if no schedule depends on it."""
-    free = {"run_dir", "checkpoint"}
+    """Refuse another config. Folder, checkpoint habits and trackers may differ, and the number of
+    steps too if no schedule depends on it."""
+    free = {"run_dir", "checkpoint", "tracking"}
     if all(agent.optimizer.schedule == "constant" for agent in here.agents):
         free.add("training.steps")
     old, new = _flat(there.model_dump(mode="json")), _flat(here.model_dump(mode="json"))

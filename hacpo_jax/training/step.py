@@ -13,7 +13,7 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.exchange import Rollout
 from hacpo_jax.models import Adapted
 from hacpo_jax.models.lora import Params, with_base
-from hacpo_jax.parallel.layout import fetch
+from hacpo_jax.parallel.layout import Layout, fetch
 from hacpo_jax.training.cut import cut_updates, updates_of
 from hacpo_jax.training.diagnostics import diagnose, is_due
 from hacpo_jax.training.draw import draw
@@ -41,6 +41,7 @@ class RunState:
     history: np.ndarray
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     """What a group's policies are, or were, that no update changes.
@@ -56,6 +57,33 @@ class Frozen:
     def reference_policy(self) -> Params | Adapted | None:
         """Parameters of the policies at the start, if they are kept."""
         return None if self.reference is None else with_base(self.reference, self.base)
+
+
+class Policies(Sequence[Params | Adapted]):
+    """What the policies of every group compute with, taken from where it is kept when asked for.
+
+    Args:
+      layouts: of the groups.
+      learners: their states.
+      frozen: what stays as it is.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[Layout],
+        learners: Sequence[LearnerState],
+        frozen: Sequence[Frozen],
+    ):
+        self._layouts, self._learners, self._frozen = layouts, learners, frozen
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __getitem__(self, group: int) -> Params | Adapted:  # type: ignore[override]
+        if not 0 <= group < len(self):
+            raise IndexError(group)
+        whole = with_base(self._learners[group].params, self._frozen[group].base)
+        return self._layouts[group].take(whole)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +109,7 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
     times, step = StepTimes(len(run.groups)), state.step + 1
 
     # 1. Sample P prompts. 2. Every agent draws G responses to each. 3. Verify.
-    policies = [
-        with_base(learner.params, still.base)
-        for learner, still in zip(state.learners, frozen, strict=True)
-    ]
+    policies = Policies(run.layouts, state.learners, frozen)
     drawn, chosen, blocks = draw(run, policies, state.step, state.blocks, times)
     records = [make_records(run, agent, drawn, step) for agent in run.agents]
 
@@ -101,7 +126,7 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
 
     def share(g: int, group: AgentGroup) -> _Shared:
         params, wanted = policies[g], group.algorithm.kl_coef or is_due(run, step)
-        reference = frozen[g].reference_policy() if wanted else None
+        reference = run.layouts[g].take(frozen[g].reference_policy()) if wanted else None
         with times.measure("share", g):
             views, counts = learner_views(
                 run, group, used, exchange, ratio, params, reference, state.step
@@ -116,7 +141,10 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
 
     def learn(g: int, group: AgentGroup) -> tuple[LearnerState, list[Metrics]]:
         with times.measure("update", g):
-            return _update_group(run, group, state.learners[g], frozen[g].base, shared[g].batches)
+            layout = run.layouts[g]
+            learner, base = layout.take(state.learners[g]), layout.take(frozen[g].base)
+            learner, found = _update_group(run, group, learner, base, shared[g].batches)
+            return layout.keep(learner), found
 
     shared = run.each_group(share, talks=True)
     learned, rows = run.each_group(learn), []

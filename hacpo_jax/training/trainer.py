@@ -17,7 +17,7 @@ from hacpo_jax.agents import (
 )
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
-from hacpo_jax.evaluation import Graded
+from hacpo_jax.evaluation import Graded, answer_rows
 from hacpo_jax.models import Adapted, trained_axes
 from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
 from hacpo_jax.parallel.hosts import ALONE, Hosts
@@ -28,7 +28,8 @@ from hacpo_jax.training.places import abstract_learner, alone
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import RunDirectory
 from hacpo_jax.training.saved_run import AGENTS, saved_steps
-from hacpo_jax.training.step import Frozen, RunState, train_step
+from hacpo_jax.training.step import Frozen, Policies, RunState, train_step
+from hacpo_jax.training.tracking import check_trackers, open_trackers
 from hacpo_jax.training.update import fresh_state
 from hacpo_jax.training.warm_start import warm_start
 from hacpo_jax.training.watch import Watch, rounding_warnings
@@ -50,6 +51,8 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
     """
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
+        if hosts.is_first:  # it alone shows the run
+            check_trackers(config)
         directory = RunDirectory(config, hosts)
         stack.callback(directory.close)
         hosts.barrier("run directory")
@@ -67,26 +70,35 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
             for agent in run.agents:
                 save_agent(agent, saved / agent.name)
         hosts.barrier("agents saved")
+        trackers = open_trackers(config, directory.path, done) if hosts.is_first else []
+        for tracker in trackers:
+            stack.callback(tracker.close)
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, frozen = start_or_resume(run, checkpoints, console)
         directory.rewind(state.step)
         for warning in rounding_warnings(config):
-            console.note(f"warning: {warning}")
+            console.warning(warning)
         watch = Watch({agent.name: agent.algorithm for agent in run.agents})
 
         while True:
             if _evaluation_due(config, state.step):
-                directory.log_evaluation(evaluate(run, state, frozen, console))
+                rows, answers = evaluate(run, state, frozen, console)
+                directory.log_evaluation(rows)
+                directory.log_answers(answers)
+                for tracker in trackers:
+                    tracker.evaluation(rows, answers)
             if state.step >= config.training.steps:
                 break
             state, result = train_step(run, state, frozen)
             directory.log_metrics(result.metrics)
             directory.log_diagnostics(result.diagnostics)
             directory.write_rollouts(state.step, result.records)
+            for tracker in trackers:
+                tracker.metrics(result.metrics)
             console.step(state.step, result.metrics)
             for warning in watch.warnings(result.metrics, run.verifier.first_error):
-                console.note(f"warning: {warning}")
+                console.warning(warning)
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
 
@@ -119,7 +131,10 @@ def start_or_resume(
         jax.tree.map(jnp.copy, learner.params) if want else None
         for want, learner in zip(wanted, first.learners, strict=True)
     ]
-    return state, [Frozen(*pair) for pair in zip(bases, references, strict=True)]
+    return state, [
+        layout.keep(Frozen(*pair))
+        for layout, *pair in zip(run.layouts, bases, references, strict=True)
+    ]
 
 
 def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
@@ -152,7 +167,7 @@ def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) 
 def fresh_run_state(run: Run, params) -> RunState:
     """Step 0 of a run from the parameters `[A, ...]` of each group."""
     learners = [
-        fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group))
+        layout.keep(fresh_state(layout, group.model, p, group.optimizer, run.total_updates(group)))
         for p, group, layout in zip(params, run.groups, run.layouts, strict=True)
     ]
     return RunState(0, 0, tuple(learners), _empty_history(run))
@@ -179,19 +194,26 @@ def _evaluation_due(config: Config, step: int) -> bool:
 
 def evaluate(
     run: Run, state: RunState, frozen: Sequence[Frozen], console: Console
-) -> list[dict[str, Any]]:
-    """Measure every agent on every benchmark; one row each."""
-    settings, rows = run.config.evaluation, []
-    params = [
-        with_base(learner.params, still.base)
-        for learner, still in zip(state.learners, frozen, strict=True)
-    ]
-    for agent, name, answers in measure(run, params):
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Measure every agent on every benchmark: one row each, and rows of sample answers."""
+    rows, samples = [], []
+    policies = Policies(run.layouts, state.learners, frozen)
+    for agent, name, answers in measure(run, policies):
         _check_grading(run, answers)
-        scores = answers.summary(settings.best_of, run.config.algorithm.max_reward)
-        rows.append({"step": state.step, "agent": agent.name, "benchmark": name, **scores})
+        draws = run.config.draws(name)
+        scores = answers.summary(
+            run.config.algorithm.max_reward,
+            best_of=draws.best_of,
+            majority_of=draws.majority_of,
+        )
+        head = {"step": state.step, "agent": agent.name, "benchmark": name}
+        rows.append({**head, **scores})
+        problems = run.benchmarks[name]
+        count = min(run.config.evaluation.log_answers, len(problems))
+        every = answer_rows(problems, range(count), answers.take(count))
+        samples += [{**head, **row} for row in every if row["sample"] == 0]
     console.evaluation(state.step, rows)
-    return rows
+    return rows, samples
 
 
 def _check_grading(run: Run, answers: Graded) -> None:
@@ -200,7 +222,7 @@ def _check_grading(run: Run, answers: Graded) -> None:
     Raises:
       UserError: no answer could be graded, or a reward is above the largest one.
     """
-    name, max_reward = run.config.task.verifier.name, run.config.algorithm.max_reward
+    name, max_reward = run.config.task.verifier.label, run.config.algorithm.max_reward
     if not answers.valid.any():
         remedy = f"could grade none of {answers.valid.size} answers; {run.verifier.first_error}"
         raise UserError("task.verifier.name", name, remedy)

@@ -127,7 +127,7 @@ def _train_accuracy(run: Run, group: AgentGroup, layout: Layout, params, count: 
         layout=layout,
         hosts=run.hosts,
     )
-    return graded.summary((), run.config.algorithm.max_reward)["accuracy"]
+    return graded.summary(run.config.algorithm.max_reward)["accuracy"]
 
 
 @functools.partial(

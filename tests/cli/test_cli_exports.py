@@ -197,8 +197,8 @@ def test_several_prompts_are_answered_each_as_if_alone(tiny_run, capsys):
         (["samples=2", "samples=3"], "samples = '3': is given twice, first as '2'"),
         (["chat=perhaps"], "chat = 'perhaps': must be true or false"),
         (["promt=x"], "promt = 'x': unknown key; did you mean 'prompt'?"),
-        (["agent=left"], "agent = 'left': goes with run, not with model"),
-        (["run=somewhere"], "model = '/no/such/model': name one of model="),
+        (["agent=left"], "agent = 'left': goes with run; of=RUN:AGENT@STEP"),
+        (["run=somewhere"], "model = '/no/such/model': goes without run"),
         ([], "model = '/no/such/model': no such directory"),
     ],
 )

@@ -45,7 +45,7 @@ def test_the_configs_folder_of_the_repository_holds_the_same_files():
     )
 
 
-def test_the_wheel_holds_every_module_and_config(tmp_path):
+def test_the_wheel_holds_every_module_config_and_template(tmp_path):
     copy = tmp_path / "copy"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPOSITORY / "hacpo_jax", copy / "hacpo_jax", ignore=skip)
@@ -61,5 +61,6 @@ def test_the_wheel_holds_every_module_and_config(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = (copy / "wheel").glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hacpo_jax/")}
-    files = [*REPOSITORY.glob("hacpo_jax/**/*.py"), *REPOSITORY.glob("hacpo_jax/configs/*.yaml")]
+    kinds = ("**/*.py", "configs/*.yaml", "report/*.jinja")
+    files = [path for kind in kinds for path in (REPOSITORY / "hacpo_jax").glob(kind)]
     assert held == {str(path.relative_to(REPOSITORY)) for path in files}

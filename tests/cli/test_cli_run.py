@@ -112,9 +112,13 @@ def test_eval_measures_what_training_measured_at_its_end(tiny_run, evaluated):
         "temperature": 1.0,
         "top_k": None,
         "top_p": 1.0,
-        "max_new_tokens": 3,
+        "max_new_tokens": None,
         "best_of": [1, 2],
+        "majority_of": [],
     }
+    draws = figures["draws"]["parity"]
+    assert (draws["max_new_tokens"], draws["best_of"], draws["samples"]) == (3, [1, 2], 2)
+    assert set(figures["algorithms"].values()) == {"hacpo"}
     for row in rows(tiny_run / "evaluations.jsonl"):
         if row["step"] == 2:
             scores = figures["agents"][row["agent"]]["parity"]
@@ -157,7 +161,9 @@ def test_eval_of_a_config_measures_its_models_before_any_training(tiny_config, t
     assert main(words) == 0
     figures = json.loads((tmp_path / "evaluation.json").read_text())
     assert figures["step"] is None
-    assert figures["evaluation"]["best_of"] == [2]
+    draws = figures["draws"]["parity"]
+    assert (draws["best_of"], draws["majority_of"]) == ([2], [2])
+    assert set(figures["algorithms"].values()) == {None}
     # Untrained and without its warm start, an agent of 257 tokens does not find the digits.
     assert figures["agents"]["left"]["parity"]["accuracy"] == 0
 
@@ -204,7 +210,7 @@ def test_a_run_that_lacks_an_agent_is_told_so(run_copy, refused):
 def test_report_prints_its_pictures(tiny_run, tmp_path, capsys):
     assert main(["report", str(tiny_run), f"out={tmp_path}"]) == 0
     pictures = [Path(line) for line in capsys.readouterr().out.split()]
-    assert pictures[0] == tmp_path / "overview.png"
+    assert pictures[:2] == [tmp_path / "report.html", tmp_path / "overview.png"]
     assert sorted(pictures) == sorted(tmp_path.iterdir())
 
 

@@ -9,9 +9,9 @@ import pytest
 from hacpo_jax.cli import eval as eval_verb
 from hacpo_jax.cli import export, generate, report
 from hacpo_jax.cli.help import VERBS, help_text
-from hacpo_jax.cli.text import printable
 from hacpo_jax.cli.words import Command, parse
 from hacpo_jax.launch import main
+from hacpo_jax.text import printable
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from hacpo_jax.launch import main
         (["--config=a=b.yaml", "x=1=2"], Command("train", "a=b.yaml", (), ("x=1=2",), False)),
         (["train", "--config", "a", "b=-1"], Command("train", "a", (), ("b=-1",), False)),
         (["eval", "r1", "step=2", "r2"], Command("eval", None, ("r1", "r2"), ("step=2",), False)),
+        (["eval", "--quiet", "r"], Command("eval", None, ("r",), (), False, quiet=True)),
         (["--help"], Command(None, None, (), (), True)),
         (["export", "-h"], Command("export", None, (), (), True)),
         (["generate", "prompt=--x"], Command("generate", None, (), ("prompt=--x",), False)),
@@ -83,7 +84,7 @@ def test_words_are_sorted(words, command):
         (["eval", "run", "--config", "quickstart"], "name run directories"),
         (["eval", "no/such/run"], "'no/such/run'"),
         (["eval", "no/such/run", "training.steps=3"], "training.steps"),
-        (["eval", "a", "b", "out=c"], "out = 'c'"),
+        (["eval", "run:agent"], "all agents of a run are measured"),
         (["eval", "a", "step=last"], "step = 'last'"),
         (["eval", "--config", "quickstart", "step=3"], "step = 3"),
         (["export", "out=x"], "export RUN_DIR out=DIR"),
@@ -98,6 +99,11 @@ def test_words_are_sorted(words, command):
         (["generate", "prompt=x", "run=b"], "agent = None"),
         (["generate", "prompt=x", "model=a", "agent=b"], "agent = 'b'"),
         (["generate", "prompt=x", "run=a", "agent=b", "chat=true"], "chat = True"),
+        (["generate", "prompt=x", "run=a", "of=b:c"], "of = 'b:c'"),
+        (["generate", "prompt=x", "of="], "write RUN, RUN:AGENT"),
+        (["generate", "prompt=x", "of=a:b", "step=3"], "step = 3"),
+        (["generate", "prompt=x", "of=no/such/run:b@3"], "'no/such/run'"),
+        (["generate", "model=a", "prompts=no/such/file"], "prompts = 'no/such/file'"),
         (["generate", "prompt=x", "model=/no/such/model"], "model = '/no/such/model'"),
         (["generate", "prompt=x", "model=a", "temperature=-1"], "temperature = '-1'"),
         (["generate", "prompt=x", "model=a", "temperature=nan"], "temperature = 'nan'"),

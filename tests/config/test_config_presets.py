@@ -59,6 +59,11 @@ MUTUAL = {
     ),
 }
 PAPERS = [*HACPO, *MUTUAL, "math_gspo"]
+# The same pairs on commonsense and science questions.
+QA = {
+    "mutual_qa_llama3.1_8b_mistral_7b": "mutual_llama3.1_8b_mistral_7b",
+    "mutual_qa_qwen3_4b_phi4_mini": "mutual_qwen3_4b_phi4_mini",
+}
 
 # One row of every file as its publisher lays it out, and the problem and answer in it.
 ROWS: dict[str, tuple[dict, str, str]] = {
@@ -128,7 +133,21 @@ def test_every_config_is_found_by_name_and_valid(name, tmp_path, monkeypatch):
 
 
 def test_every_pair_of_the_papers_is_there_and_nothing_unknown():
-    assert set(NAMES) == {*PAPERS, "quickstart", "smollm2_state"}
+    assert set(NAMES) == {*PAPERS, *QA, "quickstart", "smollm2_state"}
+
+
+@pytest.mark.parametrize("name", QA)
+def test_questions_take_the_pairs_and_batches_of_mathematics(name):
+    config, mathematics = load(name), load(QA[name])
+    assert config.agents == mathematics.agents
+    assert config.algorithm == mathematics.algorithm
+    assert config.optimizer == mathematics.optimizer
+    assert config.training.steps == 9741 // config.training.prompts_per_step
+    steps = {"steps": mathematics.training.steps}
+    assert config.training.model_copy(update=steps) == mathematics.training
+    benchmarks = {"commonsense_qa", "openbookqa", "arc_easy", "arc_challenge", "sciq"}
+    assert set(config.task.eval) == benchmarks
+    assert config.task.verifier.name == "choice"
 
 
 @pytest.mark.parametrize(
@@ -256,15 +275,19 @@ def test_each_mechanism_is_switched_off_alone(name, word, key, value):
     assert load(name, f"algorithm.hacpo.{word}").model_dump() == expected
 
 
-def test_best_of_thirty_is_measured_by_a_second_evaluation():
-    """The words that the file's comment gives for AIME 2025."""
-    text = (BUILT_IN / "math_gspo.yaml").read_text()
-    comment = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
-    words = re.findall(r'(?:evaluation|task)\.\w+=(?:"[^"]*"|\S+)', comment)
-    config = load("hacpo_qwen3_1.7b_4b_size", *(word.replace('"', "") for word in words))
-    assert (config.evaluation.samples, config.evaluation.best_of) == (30, (30,))
-    assert config.evaluation.max_new_tokens == 8192
-    assert config.task.eval == {"aime25": load("math_gspo").task.eval["aime25"]}
+@pytest.mark.parametrize("name", PAPERS)
+def test_one_evaluation_has_best_of_thirty_and_greedy_averages(name):
+    """The paper's table 1: best@30 on AIME 2025, avg@1 on the rest."""
+    config = load(name)
+    for benchmark in config.task.eval:
+        draws = config.draws(benchmark)
+        if benchmark == "aime25":
+            assert (draws.samples, draws.best_of, draws.headline) == (30, (30,), "best@30")
+            assert draws.temperature > 0
+        else:
+            assert (draws.samples, draws.temperature) == (1, 0.0)
+            assert draws.headline == "accuracy"
+        assert draws.max_new_tokens == config.evaluation.max_new_tokens
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -1,6 +1,7 @@
 """Which answers are graded against which problem, and what is made of the verdicts."""
 
 import dataclasses
+import math
 import types
 
 import jax
@@ -58,7 +59,7 @@ class NotingVerifier:
 def test_answers_meet_their_own_problem_and_agent(monkeypatch):
     seen = {}
 
-    def answer(params, prompts, keys, spec, *, max_rows):
+    def answer(params, prompts, keys, spec, *, max_rows, layout):
         seen.update(params=params, prompts=prompts, keys=keys, max_rows=max_rows)
         return rollouts()
 
@@ -107,7 +108,12 @@ GRADED = Graded(
 
 def test_summary_by_hand():
     """An answer is right above half of the largest reward; what cannot be graded is not right."""
-    assert GRADED.summary((1, 2, 3), 2.0) == pytest.approx(
+    found = GRADED.summary(2.0, best_of=(1, 2, 3))
+    errors = {name: found.pop(name) for name in list(found) if name.endswith("/se")}
+    assert set(errors) == {"accuracy/se", "best@1/se", "best@2/se", "best@3/se"}
+    # Two problems, 1 and 0 for best@3: resamples have mean 0, 1/2 and 1 with chance 1/4, 1/2, 1/4.
+    assert errors["best@3/se"] == pytest.approx(math.sqrt(1 / 8), rel=0.1)
+    assert found == pytest.approx(
         {
             "accuracy": 3 / 6 / 2,
             "problems": 2,
@@ -120,18 +126,29 @@ def test_summary_by_hand():
             "best@3": 1 / 2,
         }
     )
-    assert GRADED.summary((), 1.5)["accuracy"] == pytest.approx(1 / 3)
-    assert GRADED.summary((2,), 1.5)["best@2"] == pytest.approx(1 / 2)
+    assert GRADED.summary(1.5)["accuracy"] == pytest.approx(1 / 3)
+    assert GRADED.summary(1.5, best_of=(2,))["best@2"] == pytest.approx(1 / 2)
+
+
+def test_one_problem_has_no_spread():
+    assert GRADED.take(1).summary(2.0)["accuracy/se"] is None
+
+
+def test_a_majority_is_counted_problem_by_problem():
+    """Of a, a and b the first is right twice; in the second problem nothing is."""
+    graded = dataclasses.replace(GRADED, texts=[["1", "1", "2"], ["3", "3", "3"]])
+    graded = dataclasses.replace(graded, rewards=np.array([[1.0, 1, 0], [0, 0, 0]]))
+    found = graded.summary(1.0, majority_of=(1, 2, 3))
+    assert found["maj@1"] == pytest.approx(2 / 3 / 2)
+    # Draws of two: 11 wins, 12 twice is a tie.
+    assert found["maj@2"] == pytest.approx((1 + 0.5 + 0.5) / 3 / 2)
+    assert found["maj@3"] == pytest.approx(1 / 2)
 
 
 def test_all_right_and_all_wrong():
-    right = dataclasses.replace(GRADED, rewards=np.ones((2, 3)))
-    assert right.summary((1, 3), 1.0) | {"invalid": 0} == right.summary((1, 3), 1.0) | {
-        "invalid": 0,
-        "accuracy": 1.0,
-        "best@1": 1.0,
-        "best@3": 1.0,
-    }
-    wrong = dataclasses.replace(GRADED, rewards=np.zeros((2, 3)))
-    summary = wrong.summary((1, 3), 1.0)
-    assert summary["accuracy"] == summary["best@1"] == summary["best@3"] == 0
+    for reward in (1.0, 0.0):
+        graded = dataclasses.replace(GRADED, rewards=np.full((2, 3), reward))
+        graded = dataclasses.replace(graded, texts=[["7"] * 3] * 2, stopped=np.ones((2, 3), bool))
+        found = graded.summary(1.0, best_of=(1, 3), majority_of=(1, 3))
+        for name in ("accuracy", "best@1", "best@3", "maj@1", "maj@3"):
+            assert (found[name], found[f"{name}/se"]) == (reward, 0)

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 from hacpo_jax.config import Algorithm, OptimizerConfig
 from hacpo_jax.models import Lora, ModelConfig, abstract_params, abstract_trained
 from hacpo_jax.models.lora import split, with_base
+from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.rollout import DecodeSpec, Sampler, decode
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.scoring import Answers, PolicySpec, score
-from hacpo_jax.training.update import MiniBatch, UpdateSpec, init_state, update
+from hacpo_jax.training.update import MiniBatch, UpdateSpec, init_state, state_axes, update
 
 # Wide enough for products of matrices to outweigh what is done per element; 3 blocks of vocabulary.
 QWEN3 = ModelConfig(
@@ -170,6 +172,19 @@ def update_call(one: Case):
     state = jax.eval_shape(lambda params: init_state(params, optimizer, 10), trained)
     arguments = (state, batch, _shape((agents,), jnp.int32), _shape((), jnp.int32))
     return update, arguments, {"spec": spec, "base": _base(model)}
+
+
+def compiled_update_on(one: Case, mesh: MeshSizes):
+    """The update of a group that lies on a mesh of fake devices."""
+    function, (state, batch, learners, index), options = update_call(one)
+    layout, spec = Layout(make_mesh(mesh, jax.devices()[: mesh.devices])), options["spec"]
+    axes = state_axes(one.model, spec.optimizer)
+    state = layout.abstract(state, axes, lead=("agents",))
+    rows = jax.tree.map(lambda _: ("agents", None, "rows"), batch)
+    batch = layout.abstract(batch, rows)
+    with layout.use():
+        lowered = function.lower(state, batch, learners, index, **options)
+        return lowered.compile({"xla_backend_optimization_level": 0})
 
 
 CALLS = {"decode": decode_call, "score": score_call, "update": update_call}

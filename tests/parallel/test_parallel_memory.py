@@ -3,10 +3,11 @@
 import dataclasses
 
 import pytest
-from compiled_programs import CASES, PROGRAMS, compiled
+from compiled_programs import CASES, PROGRAMS, compiled, compiled_update_on
 from tiny import LLAMA as TINY
 
 from hacpo_jax.models import Lora
+from hacpo_jax.parallel.estimate import step_flops
 from hacpo_jax.parallel.memory import group_bytes, parameter_count
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
@@ -144,3 +145,19 @@ def test_temporaries_are_estimated_within_a_half(program, name):
         head = 4 * one.model.vocab_size * one.model.hidden_size
         most += found.rollout.prompt_cache + found.rollout.generated_cache + head
     assert least / 1.5 < measured.temp_size_in_bytes < 1.5 * most
+
+
+def test_each_device_of_a_mesh_has_its_share():
+    """The compiled update of 2 by 4 fake devices, of which 2 key heads are not divided by 4.
+
+    XLA counts the body of a loop once: one of 3 layers, of 3 blocks and of 2 micro-batches.
+    """
+    one, mesh = CASES["qwen3"], MeshSizes(fsdp=2, tensor=4)
+    program, found = compiled_update_on(one, mesh), group_bytes(one.work, mesh)
+    measured = program.memory_analysis()
+    expected = found.state.total + found.update.batch + 4 * 2
+    assert measured.argument_size_in_bytes == expected
+    temporary = found.update.total - found.update.batch
+    assert 1 / 1.5 < measured.temp_size_in_bytes / temporary < 1.5
+    flops = step_flops(one.work, mesh).updates.total / 3 / 2
+    assert 1 < program.cost_analysis()["flops"] / flops < 1.06

@@ -25,7 +25,13 @@ LORA = {"rank": 2, "alpha": 4.0, "targets": ["q", "v", "down"]}
 
 
 @functools.cache
-def two_steps(count: int, mesh: tuple = (), algorithm: str = "hacpo", lora: bool = False):
+def two_steps(
+    count: int,
+    mesh: tuple = (),
+    placement: str = "colocated",
+    algorithm: str = "hacpo",
+    lora: bool = False,
+):
     """Metrics, records and trained parameters after two steps on so many devices."""
     assert len(places.all_devices()) == count
     agents = [agent | {"lora": LORA} if lora else agent for agent in AGENTS]
@@ -34,6 +40,7 @@ def two_steps(count: int, mesh: tuple = (), algorithm: str = "hacpo", lora: bool
         "unused",
         agents=agents,
         mesh=dict(mesh),
+        placement=placement,
         algorithm={"name": algorithm, "kl_coef": 0.01, "entropy_coef": 0.001},
         sampling={"max_new_tokens": 4, "temperature": 0.8},
         training={
@@ -60,7 +67,8 @@ def two_steps(count: int, mesh: tuple = (), algorithm: str = "hacpo", lora: bool
         for _ in range(2):  # the second draws with weights that the first has changed
             state, result = train_step(run, state, frozen)
             results.append(result)
-    return results, jax.device_get([learner.params for learner in state.learners])
+    kinds = {x.sharding.memory_kind for x in jax.tree.leaves(state.learners)}
+    return results, jax.device_get([learner.params for learner in state.learners]), kinds
 
 
 def _without_agent_axis(agent: dict) -> dict:
@@ -80,7 +88,7 @@ MESHES = [
 
 
 def check_same(found, expected):
-    (results, params), (plain, plain_params) = found, expected
+    (results, params, _), (plain, plain_params, _) = found, expected
     for result, one in zip(results, plain, strict=True):
         for mine, its in zip(result.records, one.records, strict=True):
             assert (mine.tokens, mine.reward, mine.source) == (its.tokens, its.reward, its.source)
@@ -110,3 +118,31 @@ def test_every_mesh_gives_the_numbers_of_one_device(mesh, use_devices):
     expected = two_steps(1)
     use_devices(8)
     check_same(two_steps(8, tuple(mesh.items())), expected)
+
+
+def test_adapters_on_a_base_lie_on_the_mesh_too(use_devices):
+    expected = two_steps(1, lora=True)
+    use_devices(8)
+    check_same(two_steps(8, (("fsdp", 4), ("tensor", 2)), lora=True), expected)
+
+
+def test_groups_with_devices_of_their_own_work_at_the_same_time(use_devices):
+    """Same numbers, disjoint devices, and phases that overlap by their times of start."""
+    expected = two_steps(1)
+    use_devices(8)
+    found = two_steps(8, (), "partitioned")
+    check_same(found, expected)
+    one, two, _ = found[0][1].metrics
+    for phase in ("rollout", "update"):
+        starts = [row[f"started/{phase}"] for row in (one, two)]
+        ends = [row[f"started/{phase}"] + row[f"time/{phase}"] for row in (one, two)]
+        assert max(starts) < min(ends)
+
+
+def test_idle_agents_wait_in_host_memory(use_devices):
+    """Same numbers, and between steps nothing of the state is on the devices."""
+    expected = two_steps(1)
+    use_devices(8)
+    found = two_steps(8, (("fsdp", 8), ("offload", True)))
+    check_same(found, expected)
+    assert found[2] == {"pinned_host"}

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from matplotlib import colors, pyplot
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.report import read_log, write_report
+from hacpo_jax.report import Ensemble, ensembles, read_log, write_report
 from hacpo_jax.report.curves import Panel, Style, _running_mean, draw
 from hacpo_jax.report.pictures import PANELS
 
 AGENTS = ("red", "blue")
-PICTURES = {"overview", "accuracy", *PANELS}
+UNSEEN = {"kl"}  # null in these runs
+PICTURES = {"overview", "accuracy", "sharing", "time", *PANELS} - UNSEEN
 
 
 def write_run(path: Path, *, agents=AGENTS, steps: int = 4, shares: bool = True) -> Path:
@@ -28,13 +29,16 @@ def write_run(path: Path, *, agents=AGENTS, steps: int = 4, shares: bool = True)
         for i, agent in enumerate(agents):
             row = {"step": step, "agent": agent, "reward/mean": 0.1 * step + 0.01 * i}
             row |= {"capability": 0.5, "ratio/own": 1.0, "clip_fraction/own": 0.25}
-            row |= {"entropy": 2.0, "response_length/mean": 3.0, "kl": None}
+            row |= {"entropy": 2.0, "response_length/mean": 3.0, "kl": None, "truncated": 0.0}
+            row |= {"gated_prompts": 0.5, "grad_norm": 1.0, "samples/own": 8}
+            row |= {"time/rollout": 2.0, "time/update": 1.0}
             for peer in agents:
                 if peer != agent:
                     row[f"omega/{peer}"] = 2.0 if i == 0 else 0.5
                     if shares:
                         row[f"ratio/{peer}"] = 0.5
                         row[f"clip_fraction/{peer}"] = 0.75
+                        row[f"samples/{peer}"] = 8
             if shares:
                 row["cross_gradient_fraction"] = 0.5
             lines.append(json.dumps(row))
@@ -49,6 +53,12 @@ def write_run(path: Path, *, agents=AGENTS, steps: int = 4, shares: bool = True)
     return path
 
 
+def as_shown(path: Path) -> Ensemble:
+    """One run as pictures take it."""
+    (one,) = ensembles([read_log(path, path.name)])
+    return one
+
+
 @pytest.fixture
 def axes():
     figure, axes = pyplot.subplots()
@@ -57,7 +67,8 @@ def axes():
 
 
 def test_every_picture_is_there_and_is_a_picture(tmp_path):
-    pictures = write_report([write_run(tmp_path / "run")])
+    page, *pictures = write_report([write_run(tmp_path / "run")])
+    assert page == tmp_path / "run" / "report" / "report.html"
     assert pictures[0] == tmp_path / "run" / "report" / "overview.png"
     assert {path.stem for path in pictures} == PICTURES
     for path in pictures:
@@ -67,7 +78,7 @@ def test_every_picture_is_there_and_is_a_picture(tmp_path):
 
 
 def test_an_algorithm_that_shares_nothing_has_no_pictures_of_sharing(tmp_path):
-    pictures = write_report([write_run(tmp_path / "run", shares=False)], tmp_path / "out")
+    _, *pictures = write_report([write_run(tmp_path / "run", shares=False)], tmp_path / "out")
     shared = {"cross_ratio", "clip_fraction_cross", "cross_gradient_fraction"}
     assert {path.stem for path in pictures} == PICTURES - shared
     assert {path.parent for path in pictures} == {tmp_path / "out"}
@@ -76,11 +87,11 @@ def test_an_algorithm_that_shares_nothing_has_no_pictures_of_sharing(tmp_path):
 def test_a_run_without_evaluations_is_drawn(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "evaluations.jsonl").unlink()
-    assert {path.stem for path in write_report([run])} == PICTURES - {"accuracy"}
+    assert {path.stem for path in write_report([run])[1:]} == PICTURES - {"accuracy"}
 
 
 def test_curves_are_the_metrics_of_each_agent(tmp_path, axes):
-    log = read_log(write_run(tmp_path / "run"), "run")
+    log = as_shown(write_run(tmp_path / "run"))
     style = Style([log])
     assert draw(axes, PANELS["reward"], [log], style, legend=True)
     lines = {line.get_label(): line for line in axes.get_lines()}
@@ -95,7 +106,7 @@ def test_curves_are_the_metrics_of_each_agent(tmp_path, axes):
 
 
 def test_ratios_are_about_peers_and_never_about_oneself(tmp_path, axes):
-    log = read_log(write_run(tmp_path / "run"), "run")
+    log = as_shown(write_run(tmp_path / "run"))
     draw(axes, PANELS["cross_ratio"], [log], Style([log]), legend=True)
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 4]
     assert [set(line.get_ydata()) for line in curves] == [{0.5}, {0.5}]
@@ -107,7 +118,7 @@ def test_ratios_are_about_peers_and_never_about_oneself(tmp_path, axes):
 
 
 def test_rounding_of_own_ratios_does_not_look_like_news(tmp_path, axes):
-    log = read_log(write_run(tmp_path / "run"), "run")
+    log = as_shown(write_run(tmp_path / "run"))
     draw(axes, PANELS["own_ratio"], [log], Style([log]), legend=True)
     low, high = axes.get_ylim()
     assert low <= 0.999
@@ -117,7 +128,7 @@ def test_rounding_of_own_ratios_does_not_look_like_news(tmp_path, axes):
 
 
 def test_with_three_agents_curves_name_their_peer(tmp_path, axes):
-    log = read_log(write_run(tmp_path / "run", agents=("a", "b", "c")), "run")
+    log = as_shown(write_run(tmp_path / "run", agents=("a", "b", "c")))
     draw(axes, PANELS["capability_ratio"], [log], Style([log]), legend=True)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert sorted(labels) == sorted(f"{x}, peer {y}" for x in "abc" for y in "abc" if x != y)
@@ -125,7 +136,7 @@ def test_with_three_agents_curves_name_their_peer(tmp_path, axes):
 
 def test_an_agent_has_one_color_everywhere_and_a_run_one_dash(tmp_path, axes):
     logs = [
-        read_log(write_run(tmp_path / name, agents=agents), name)
+        as_shown(write_run(tmp_path / name, agents=agents))
         for name, agents in (("first", ("red", "blue")), ("second", ("blue", "green")))
     ]
     style = Style(logs)
@@ -140,7 +151,7 @@ def test_an_agent_has_one_color_everywhere_and_a_run_one_dash(tmp_path, axes):
 
 def test_colors_are_told_apart_without_seeing_red_and_green(tmp_path):
     """Deuteranopia as simulated by Viénot et al. (1999): any two of the first five stay apart."""
-    log = read_log(write_run(tmp_path / "run", agents=tuple("abcde")), "run")
+    log = as_shown(write_run(tmp_path / "run", agents=tuple("abcde")))
     style = Style([log])
     rgb = np.array([colors.to_rgb(style.color(agent)) for agent in "abcde"])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
@@ -163,8 +174,9 @@ def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path, axes):
     (run / "metrics.jsonl").write_text("\n".join(lines))
     log = read_log(run, "run")
     assert log.series("red", "kl") == ([1, 5], [1.0, 5.0])
-    assert draw(axes, Panel("KL", "nats", "kl"), [log], Style([log]), legend=True)
-    assert not draw(axes, Panel("none", "none", "no_such"), [log], Style([log]), legend=True)
+    (one,) = ensembles([log])
+    assert draw(axes, Panel("KL", "nats", "kl"), [one], Style([one]), legend=True)
+    assert not draw(axes, Panel("none", "none", "no_such"), [one], Style([one]), legend=True)
 
 
 @given(values=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40), reach=st.integers(0, 6))
@@ -178,7 +190,7 @@ def test_the_running_mean_is_centred(values, reach):
 
 
 def test_long_runs_are_smoothed_and_drawn_raw_as_well(tmp_path, axes):
-    log = read_log(write_run(tmp_path / "run", agents=("a", "b"), steps=80), "run")
+    log = as_shown(write_run(tmp_path / "run", agents=("a", "b"), steps=80))
     draw(axes, PANELS["reward"], [log], Style([log]), legend=True)
     assert len(axes.get_lines()) == 4
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
@@ -202,7 +214,7 @@ def test_a_run_named_twice_is_refused(tmp_path):
 
 def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
     runs = [write_run(tmp_path / folder / "run") for folder in ("a", "b")]
-    assert len(write_report(runs)) == len(PICTURES)
+    assert len(write_report(runs)) == 1 + len(PICTURES)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
