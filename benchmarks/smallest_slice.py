@@ -27,11 +27,7 @@ SLICES = {
     "v6e": ("1x1", "2x2", "2x4", "4x4", "4x8"),
     "v5p": ("2x2x1", "2x2x2", "2x2x4", "2x4x4"),
 }
-SETTINGS = (
-    (),
-    ("mesh.tensor=4",),
-    ("mesh.tensor=4", "sampling.max_rows=64"),
-)
+SETTINGS = ((), ("mesh.tensor=4", "sampling.max_rows=64"))
 
 
 def main() -> None:

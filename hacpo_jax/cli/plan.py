@@ -32,15 +32,20 @@ def run(command: Command) -> int:
     config = load_config(find_config(command.config), settings)
     _prepare_jax(command.topology)
 
+    import jax
     from rich.console import Console
 
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.parallel.plan import plan
     from hacpo_jax.parallel.plan_table import as_json, lines, table
-    from hacpo_jax.parallel.topology import topology_devices
+    from hacpo_jax.parallel.topology import cpu_devices, topology_devices
 
     devices = topology_devices(command.topology)
-    use_compilation_cache()
+    if cpu_devices(command.topology) is None:
+        # JAX would write programs for devices that are not there, and fail to read them.
+        jax.config.update("jax_enable_compilation_cache", False)
+    else:
+        use_compilation_cache()
     notes = Console(stderr=True)
     found: Plan = plan(
         config,

@@ -291,9 +291,10 @@ def _kernel_flops(one: _Instruction, known: Mapping[str, _Instruction]) -> float
     products = next((n for name, n in _SPLASH.items() if one.name.startswith(name)), 0)
     if not products:
         return 0.0
-    arrays = [s for s in _shapes_of(one.operands, known) if len(s.dims) == 4]
-    rows, heads, tokens, head_dim = max(arrays, key=lambda shape: shape.elements).dims
-    return products * 2.0 * rows * heads * head_dim * tokens * (tokens + 1) / 2
+    # Behind the tables of its mask come queries, [rows, heads, tokens, head_dim].
+    shapes = _shapes_of(one.operands, known)
+    queries = next(shape for shape in shapes if shape.dtype in ("bf16", "f32"))
+    return products * 2.0 * queries.elements * (queries.dims[-2] + 1) / 2
 
 
 def _convolution_flops(one: _Instruction, known: Mapping[str, _Instruction]) -> float:

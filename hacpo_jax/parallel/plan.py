@@ -3,8 +3,10 @@
 import dataclasses
 import math
 import re
+import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -185,13 +187,12 @@ def compile_job(shapes: GroupShapes, job: Job) -> Planned:
     started, beside = time.monotonic(), resident_beside(shapes, job)
     planned = Planned(shapes.group.name, job.name, job.runs, None, beside, beside, 0.0, (), 0.0)
     try:
-        with shapes.layout.use():
-            compiled = job.lower().compile()
+        compiled, text = _compile(shapes, job)
     except jax.errors.JaxRuntimeError as error:
         needed, seconds = beside + _out_of_memory(error), time.monotonic() - started
         return dataclasses.replace(planned, needed=needed, seconds=seconds)
     seconds = time.monotonic() - started
-    found, program = compiled.memory_analysis(), parse(compiled.as_text(), job.turns)
+    found, program = compiled.memory_analysis(), parse(text, job.turns)
     memory = ProgramBytes(
         arguments=found.argument_size_in_bytes,
         outputs=found.output_size_in_bytes,
@@ -206,6 +207,22 @@ def compile_job(shapes: GroupShapes, job: Job) -> Planned:
         collectives=tuple(program.collectives()),
         seconds=seconds,
     )
+
+
+def _compile(shapes: GroupShapes, job: Job) -> tuple[Any, str]:
+    """A compiled program and its text."""
+    with shapes.layout.use(), tempfile.TemporaryDirectory() as directory:
+        lowered = job.lower()
+        if shapes.layout.mesh.devices.flat[0].platform != "tpu":
+            compiled = lowered.compile()
+            return compiled, compiled.as_text()
+        # `as_text` fails where a compiler for TPUs is newer than JAX; the compiler's own files do
+        # not (gathers on the sparse cores of a v5p: "async-update should have 1 operands").
+        compiled = lowered.compile(
+            compiler_options={"xla_dump_to": directory, "xla_dump_hlo_as_text": True}
+        )
+        (path,) = Path(directory).glob("*.after_optimizations.txt")
+        return compiled, path.read_text(encoding="utf-8")
 
 
 def _out_of_memory(error: Exception) -> int:
