@@ -16,7 +16,7 @@ def main(words: Sequence[str]) -> int:
 
     Returns:
       The exit code: 0; 2 for bad input and 1 for the failure of another process, each told in one
-      line; 130 when interrupted.
+      line, or for a plan that does not fit; 130 when interrupted.
     """
     # Only tokenizers and configs of transformers are used, so it need not miss torch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
             print(help_text(command.verb))
             return 0
         # Each verb imports what it needs: JAX takes seconds, and bad words need none of it.
-        importlib.import_module(f"hacpo_jax.cli.{command.verb}").run(command)
+        return importlib.import_module(f"hacpo_jax.cli.{command.verb}").run(command) or 0
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -39,7 +39,6 @@ def main(words: Sequence[str]) -> int:
         hint = "; the same command goes on from the last checkpoint" if trains else ""
         print(f"interrupted{hint}", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from hacpo_jax.agents.build import base_params, build_agents, initial_params, sa
 from hacpo_jax.agents.builtin_tokenizers import byte_tokenizer, character_tokenizer, train_bpe
 from hacpo_jax.agents.export import export_agent, save_agent
 from hacpo_jax.agents.tokenizer import Tokenizer
+from hacpo_jax.agents.unread import unread_agents
 
 __all__ = [
     "Agent",
@@ -20,4 +21,5 @@ __all__ = [
     "save_agent",
     "saved_agents",
     "train_bpe",
+    "unread_agents",
 ]

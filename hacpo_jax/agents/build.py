@@ -74,7 +74,7 @@ def saved_agents(
         model = load_config(home, f"{field}.model", longest=longest)
         tokenizer = _load_tokenizer(field, config, home, stops=home)
         directory = _base_directory(field, config)
-        agents.append(_agent(index, config, model, tokenizer, directory, home))
+        agents.append(make_agent(index, config, model, tokenizer, directory, home))
     return agents
 
 
@@ -101,14 +101,14 @@ def _build(
     else:
         tokenizer = _tokenizer(field, config, directory, texts)
     if isinstance(config.model, NewModel):
-        model = _new_model(config.model, tokenizer.size)
+        model = new_model(config.model, tokenizer.size)
     else:
         assert directory is not None
         model = inspect_model(directory, f"{field}.model", longest=longest)
-    return _agent(index, config, model, tokenizer, directory, home)
+    return make_agent(index, config, model, tokenizer, directory, home)
 
 
-def _agent(
+def make_agent(
     index: int,
     config: AgentConfig,
     model: ModelConfig,
@@ -192,7 +192,8 @@ def _stop_ids(directory: Path, field: str) -> set[int]:
     return found
 
 
-def _new_model(config: NewModel, vocab_size: int) -> ModelConfig:
+def new_model(config: NewModel, vocab_size: int) -> ModelConfig:
+    """The shape of a model made from scratch."""
     shape = config.model_dump(exclude={"family"})
     return ModelConfig(
         model_type=config.family,

@@ -127,6 +127,23 @@ VERBS = {
             "export runs/quickstart out=exported agent=llama-bpe dtype=bfloat16",
         ),
     ),
+    "plan": VerbHelp(
+        summary="compile a run for TPUs that are not there: does it fit?",
+        usage=("plan [--config FILE] --topology NAME [json=FILE] [key=value ...]",),
+        text="""\
+            NAME is a kind of TPU and its chips along each axis (v5e:4x4, v6e:2x4, v5p:2x2x4,
+            v4:2x2x2), compiled for with the `tpu` extra and no TPU, or cpu:8, fake CPU devices.
+            decode, evaluate, score and update of every agent are compiled from shapes alone: of
+            a model only its config.json is read, and no task. Answers are taken to be as long as
+            they may be. For each program, bytes on one device, FLOPs, what devices exchange, and
+            whether it fits beside all that stays there. Exits with 1 if something does not.
+            json=FILE receives the same figures.""",
+        examples=(
+            "plan --config hacpo_qwen3_1.7b_4b_size --topology v5e:4x4 mesh.tensor=4",
+            "plan --config hacpo_qwen3_4b_llama3.2_3b_model --topology v5p:2x2x1 json=plan.json",
+            "plan --topology cpu:8",
+        ),
+    ),
     "report": VerbHelp(
         summary="show one run, or several on top of each other, on one page",
         usage=("report RUN_DIR ... [out=DIR]",),

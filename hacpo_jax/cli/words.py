@@ -17,6 +17,7 @@ DEFAULT_VERB = "train"
 _HOST_OPTIONS = {"--coordinator": str, "--processes": int, "--process": int}
 _AFTER = {
     "--config": "name a file or a built-in config after it",
+    "--topology": "name devices after it, such as v5e:4x4 or cpu:8",
     "--coordinator": "write HOST:PORT of process 0 after it",
     "--processes": "write the number of processes after it",
     "--process": "write the number of this process, from 0, after it",
@@ -36,6 +37,7 @@ class Command:
       hosts: what stands after `--coordinator`, `--processes` and `--process`, without the dashes;
         the fields of `hacpo_jax.parallel.hosts.Flags`.
       quiet: whether progress is not to be shown.
+      topology: what stands after `--topology`, which `plan` alone takes.
     """
 
     verb: str | None
@@ -45,6 +47,7 @@ class Command:
     help: bool
     hosts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     quiet: bool = False
+    topology: str | None = None
 
 
 def parse(words: Sequence[str]) -> Command:
@@ -74,9 +77,11 @@ def parse(words: Sequence[str]) -> Command:
             settings.append(word)
         else:
             paths.append(word)
-    hosts = _hosts(verb, values)
-    config = values.get("--config")
-    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, quiet)
+    topology = values.get("--topology")
+    if topology is not None and verb not in (None, "plan"):
+        raise UserError("--topology", topology, f"{verb} runs on the devices there are; use plan")
+    config, hosts = values.get("--config"), _hosts(verb, values)
+    return Command(verb, config, tuple(paths), tuple(settings), asks_help, hosts, quiet, topology)
 
 
 def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:

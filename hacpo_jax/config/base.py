@@ -20,6 +20,7 @@ class Section(BaseModel):
         for name, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(name)
             kinds = field and (typing.get_args(field.annotation) or (field.annotation,))
-            if isinstance(value, bool) and kinds and {int, float} & {*kinds}:
+            numeric = kinds and {int, float} & {*kinds} and bool not in kinds
+            if isinstance(value, bool) and numeric:
                 raise ValueError(f"{name} = {str(value).lower()} must be a number")
         return data

@@ -177,7 +177,8 @@ _TOLD = {
     ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
     ("union_tag_not_found",): "must name its {discriminator}",
 }
-_TAGS = ("<path>", "<new>", "arithmetic", "jsonl")
+_KINDS = ("arithmetic", "reasoning_gym", "jsonl", "parquet", "hub", "preset")
+_TAGS = ("<path>", "<new>", *_KINDS)
 
 
 def _hint(path: list) -> str:
@@ -218,8 +219,9 @@ def _sections(annotation: Any, prefix: str):
         yield annotation, prefix
         return
     origin = typing.get_origin(annotation)
-    if origin in (list, dict):
-        yield from _sections(typing.get_args(annotation)[-1], prefix + ".*")
+    if origin in (list, tuple, dict):
+        inner = [part for part in typing.get_args(annotation) if part is not ...]
+        yield from _sections(inner[-1], prefix + ".*")
     elif origin in (typing.Union, types.UnionType):
         for option in typing.get_args(annotation):
             yield from _sections(option, prefix)

@@ -10,7 +10,7 @@ from hacpo_jax.config.algorithm import Algorithm
 from hacpo_jax.config.base import Section
 from hacpo_jax.config.evaluation import BenchmarkDraws, Draws, Evaluation
 from hacpo_jax.config.mesh import Mesh
-from hacpo_jax.config.task import Arithmetic, Task
+from hacpo_jax.config.task import VERIFIERS, Arithmetic, ReasoningGym, Task
 from hacpo_jax.config.tracking import Tracking
 from hacpo_jax.errors import UserError
 
@@ -163,6 +163,7 @@ def check(config: Config) -> Config:
       UserError: naming the first field that cannot be right.
     """
     _check_held_out(config)
+    _check_verifier(config)
     _check_agents(config)
     _check_batches(config)
     _check_evaluation(config)
@@ -173,14 +174,43 @@ def _check_held_out(config: Config) -> None:
     """Two ways of dividing the problems would let training problems into a benchmark."""
     train = config.task.train
     for name, source in config.task.eval.items():
-        if not isinstance(train, Arithmetic) or not isinstance(source, Arithmetic):
+        if not isinstance(train, Arithmetic | ReasoningGym):
             continue
-        if source.held_out_fraction != train.held_out_fraction:
+        if not isinstance(source, Arithmetic | ReasoningGym):
+            continue
+        if train.kind == source.kind and source.held_out_fraction != train.held_out_fraction:
             raise UserError(
                 f"task.eval.{name}.held_out_fraction",
                 source.held_out_fraction,
                 f"must equal task.train.held_out_fraction = {train.held_out_fraction}",
             )
+
+
+def _check_verifier(config: Config) -> None:
+    """Verifiers fit the problems, and the largest reward of a sum is the sum of the weights."""
+    parts = config.task.verifier.name
+    names = [parts] if isinstance(parts, str) else [part.name for part in parts]
+    for key, source in {"train": config.task.train, **config.task.eval}.items():
+        made = isinstance(source, ReasoningGym)
+        for name in names:
+            if made and name in VERIFIERS and name not in ("reasoning_gym", "auto", "format"):
+                remedy = f"cannot check the reasoning-gym problems of {key}; use reasoning_gym"
+                raise UserError("task.verifier.name", name, f"{remedy}, or auto for mixed problems")
+            if not made and name == "reasoning_gym":
+                remedy = f"cannot check the problems of {key}, which are of another kind; use auto"
+                raise UserError("task.verifier.name", name, remedy)
+    if isinstance(parts, str):
+        return
+    for i, part in enumerate(parts):
+        field = f"task.verifier.name.{i}.name"
+        if ":" not in part.name and part.name not in VERIFIERS:
+            remedy = f"must be {', '.join(VERIFIERS)} or package.module:function"
+            raise UserError(field, part.name, remedy)
+    largest, total = config.algorithm.max_reward, sum(part.weight for part in parts)
+    own = [part.name for part in parts if ":" in part.name]
+    if not own and abs(largest - total) > 1e-6:
+        remedy = f"the weights in task.verifier.name add up to {total:g}; set it to that"
+        raise UserError("algorithm.max_reward", largest, remedy)
 
 
 def _check_agents(config: Config) -> None:

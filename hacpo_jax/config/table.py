@@ -17,12 +17,17 @@ from hacpo_jax.config.schema import Config
 def config_table() -> str:
     """Every key with its default and meaning, from the docstrings of the sections."""
     rows = [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _rows(Config, "")]
+    rows = list(dict.fromkeys(rows))  # what several kinds have in common is told once
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
 
 
 def _rows(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
     meanings = _meanings(section)
-    for name, info in section.model_fields.items():
+    own_first = sorted(
+        section.model_fields.items(),
+        key=lambda f: f[0] not in vars(section).get("__annotations__", {}),
+    )
+    for name, info in own_first:
         key, below = prefix + name, list(_sections(info.annotation))
         # Laid out like `optimizer`, `algorithm`, `mesh` and `task.train`.
         known = key in ("agents.N.optimizer", "agents.N.algorithm", "agents.N.mesh", "task.eval")
@@ -42,11 +47,14 @@ def _is_section_only(annotation: Any) -> bool:
 
 
 def _meanings(section: type[BaseModel]) -> dict[str, str]:
-    """Descriptions under "Attributes:" in a section's docstring."""
-    text = inspect.getdoc(section) or ""
-    block = text.partition("Attributes:\n")[2]
-    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block, flags=re.MULTILINE)
-    return {name: " ".join(meaning.split()).replace("|", "\\|") for name, meaning in entries}
+    """Descriptions under "Attributes:" in the docstrings of a section and those it extends."""
+    meanings = {}
+    for part in reversed(section.__mro__):
+        block = inspect.cleandoc(part.__doc__ or "").partition("Attributes:\n")[2]
+        entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block, flags=re.MULTILINE)
+        for name, meaning in entries:
+            meanings[name] = " ".join(meaning.split()).replace("|", "\\|")
+    return meanings
 
 
 def _default(name: str, info) -> str:
@@ -62,9 +70,10 @@ def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, ""
     origin = typing.get_origin(annotation)
-    if origin in (list, dict):
-        for section, suffix in _sections(typing.get_args(annotation)[-1]):
-            yield section, (".N" if origin is list else ".NAME") + suffix
+    if origin in (list, tuple, dict):
+        inner = [part for part in typing.get_args(annotation) if part is not ...]
+        for section, suffix in _sections(inner[-1]):
+            yield section, (".NAME" if origin is dict else ".N") + suffix
     elif origin in (typing.Union, types.UnionType):
         for option in typing.get_args(annotation):
             yield from _sections(option)

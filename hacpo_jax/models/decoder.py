@@ -220,14 +220,17 @@ class Decoder(nnx.Module):
         dtype: jnp.dtype,
         attention: AttentionKind = "xla",
     ) -> tuple[jax.Array, KeyValues]:
-        """As `__call__`, with the keys and values of every layer, `[L, B, kv_heads, T, D]`."""
+        """As `__call__`, with the keys and values of every layer, `[L, B, kv_heads, T, D]`.
+
+        Weights must not be divided along `embed`; see `hacpo_jax.models.gathered`.
+        """
 
         def run(layer: Layer, attend: Attend, x, cos, sin):
             x, (k, v) = layer(x, cos, sin, attend)
             k, v = (constrain(y.swapaxes(1, 2), "rows", "kv_heads") for y in (k, v))
             return x, KeyValues(k, v)
 
-        return self._sequences(run, tokens, positions, valid, dtype, attention)
+        return self._sequences(run, tokens, positions, valid, dtype, attention, gathered=True)
 
     def decode(
         self,
@@ -241,6 +244,8 @@ class Decoder(nnx.Module):
         dtype: jnp.dtype,
     ) -> tuple[jax.Array, KeyValues]:
         """One new token of each of G responses to each of P prompts.
+
+        Weights must not be divided along `embed`; see `hacpo_jax.models.gathered`.
 
         Args:
           tokens: `[P, G]` the newest token of each response.
@@ -275,9 +280,12 @@ class Decoder(nnx.Module):
 
         longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
         windows = layer_windows(self.config.windows, longest)
-        return self._scan(run, windows, tokens, positions, dtype, prompt, generated)
+        caches = (prompt, generated)
+        return self._scan(run, windows, tokens, positions, dtype, *caches, gathered=True)
 
-    def _sequences(self, run, tokens, positions, valid, dtype, attention, remat=False):
+    def _sequences(
+        self, run, tokens, positions, valid, dtype, attention, remat=False, gathered=False
+    ):
         """Every layer in turn over whole sequences; `run` gets each layer's attention."""
         places = None
         if attention == "cudnn":  # it knows lengths only, so every row begins with its first token
@@ -296,12 +304,13 @@ class Decoder(nnx.Module):
 
             return run(layer, attend, x, cos, sin)
 
-        hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, remat=remat)
+        how = {"remat": remat, "gathered": gathered}
+        hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, **how)
         if places is None:
             return hidden, out
         return _turned(hidden, places, 0), jax.tree.map(lambda x: _turned(x, places, 1), out)
 
-    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False):
+    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False):
         """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)
@@ -312,17 +321,21 @@ class Decoder(nnx.Module):
             weights, part, *rest = slices
             return run(nnx.merge(structure, weights), part, x, cos, sin, *rest)
 
-        x = _embed(self.embedding[...].astype(dtype), tokens)
+        x = _embed(self.embedding[...].astype(dtype), tokens, gathered)
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
 
 
-def _embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
+def _embed(table: jax.Array, tokens: jax.Array, gathered: bool) -> jax.Array:
     """Rows of the table `[V, H]`, `[..., H]`.
 
     Both the rows of the batch and H lie over `fsdp`. Each device looks up its part of H for all of
-    the tokens along `fsdp`, and the parts change places: so the table is never gathered.
+    the tokens along `fsdp`, and the parts change places: so the table is never gathered. Where it
+    is gathered already, each device looks up its own tokens: else a compiler would lay the table
+    over `fsdp` after all, and gather it for the head in every step of a decode.
     """
+    if gathered:
+        return constrain(table[constrain(tokens, "rows")], "rows")
     tokens = constrain(tokens, "data_rows")
     found = constrain(table[tokens], "data_rows", None, "embed")
     return constrain(found, "rows")

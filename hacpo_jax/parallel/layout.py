@@ -59,6 +59,11 @@ class Layout:
         """Rows of this process in a micro-batch of `rows` in all, where it needs `needed`."""
         return self.padded(min(-(-rows // self.processes), needed))
 
+    def micro_batches(self, rows: int, needed: int) -> tuple[int, int]:
+        """How many micro-batches hold the `needed` rows of this process, and the rows of each."""
+        size = self.micro_batch(rows, needed)
+        return -(-needed // size), size
+
     def use(self) -> AbstractContextManager:
         """Within it, `hacpo_jax.parallel.rules` lay arrays over this mesh."""
         return jax.set_mesh(self.mesh)
@@ -97,6 +102,11 @@ class Layout:
     def take(self, tree: Any) -> Any:
         """Arrays that `keep` has put away, where programs use them."""
         return _moved(tree, "device") if self.offload else tree
+
+    def abstract_array(self, shape: Sequence[int], dtype: Any, *axes: str | None) -> Any:
+        """Shape of one array that lies on the mesh as `put` would lay it."""
+        sharding = self.sharding(axes, shape)
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding)
 
     def make(self, function: Callable, axes: Any, lead: Axes = ()) -> Callable:
         """`function`, compiled so that the tree it returns lies on the mesh as its axes say."""

@@ -2,7 +2,7 @@
 
 from hacpo_jax.rollout.buckets import bucket
 from hacpo_jax.rollout.decode import DecodeSpec, Responses, decode
-from hacpo_jax.rollout.engine import Rollouts, answer, answer_keys, pad_left
+from hacpo_jax.rollout.engine import Rollouts, answer, answer_keys, chunk_prompts, pad_left
 from hacpo_jax.rollout.sampling import Sampler, draw, truncate
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "answer",
     "answer_keys",
     "bucket",
+    "chunk_prompts",
     "decode",
     "draw",
     "pad_left",

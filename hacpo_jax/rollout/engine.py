@@ -47,6 +47,18 @@ def pad_left(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
     return padded
 
 
+def chunk_prompts(layout: Layout, share: int, num_samples: int, max_rows: int) -> int:
+    """Prompts that each process answers at a time, filler included.
+
+    Args:
+      layout: where.
+      share: prompts of the process that has most.
+      num_samples: G, answers of one agent to each prompt.
+      max_rows: see `answer`.
+    """
+    return layout.padded(min(max(max_rows // (num_samples * layout.processes), 1), share))
+
+
 def answer(
     params,
     prompts: Sequence[Sequence[int]],
@@ -77,8 +89,7 @@ def answer(
     num_samples, width = keys.shape[2], bucket(max(map(len, prompts)))
     mine = layout.mine(len(prompts))
     share = local_share(len(prompts), layout.processes)  # of the process with most prompts
-    chunk = min(max(max_rows // (num_samples * layout.processes), 1), share)
-    chunk = layout.padded(chunk)
+    chunk = chunk_prompts(layout, share, num_samples, max_rows)
     key_data = np.asarray(jax.random.key_data(keys))
     parts = []
     for start in range(0, share, chunk):

@@ -1,27 +1,27 @@
 """A bounded pool of killable processes for verifiers that cannot be trusted to end."""
 
 import concurrent.futures
+import contextlib
 import json
 import multiprocessing
-import os
 import queue
 import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hacpo_jax.errors import UserError
+from hacpo_jax.tasks.children import child_command, child_environment
 
 # A worker starts within seconds; a busy machine or a module that imports much needs longer.
 START_SECONDS = 120.0
-# Worker processes find their modules where this one does.
-_BOOT = """
-import json, sys
-fd, sys.path[:], function = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-from hacpo_jax.tasks.worker import serve
-serve(fd, function)
-"""
+# Answers sent to a worker at a time: one by one, the pipe costs more than an easy answer. Few, or
+# the others of a batch wait long for one that hangs.
+_BATCH = 16
+# Batches that a worker gets of one call, at least, so that all have work until its end.
+_ROUNDS = 4
+_SERVE = "hacpo_jax.tasks.worker:serve"
 _CLOSED = "the verifier was closed"
 
 
@@ -47,6 +47,21 @@ def _failure(error: str, timed_out: bool = False) -> Verdict:
     return Verdict(0.0, valid=False, error=error, timed_out=timed_out)
 
 
+@dataclass(frozen=True)
+class Part:
+    """One term of a reward.
+
+    Args:
+      function: `package.module:function`, called as f(response, answer, **options) in the workers.
+      weight: what its result is multiplied with.
+      options: plain data.
+    """
+
+    function: str
+    weight: float = 1.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 class ProcessGrader:
     """Grades answers in worker processes, each answer within a wall clock.
 
@@ -57,17 +72,18 @@ class ProcessGrader:
     of a dead one. All start at construction, which waits until one has imported the verifier.
 
     Args:
-      function: `package.module:function`, called as f(response, answer) in the workers.
+      parts: what is added up to the reward.
       workers: number of processes.
       timeout: seconds that the grading of one answer may take; waiting for a worker is free.
 
     Raises:
-      UserError: the function cannot be imported by a worker or is not callable.
+      UserError: a function cannot be imported by a worker or called with its options.
     """
 
-    def __init__(self, function: str, *, workers: int, timeout: float):
+    def __init__(self, parts: Sequence[Part], *, workers: int, timeout: float):
         self._timeout = timeout
-        self._workers = [_Worker(function) for _ in range(workers)]
+        spec = json.dumps([asdict(part) for part in parts])
+        self._workers = [_Worker(spec) for _ in range(workers)]
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for member in self._workers:
             self._idle.put(member)
@@ -76,21 +92,31 @@ class ProcessGrader:
         error = self._workers[0].start_error()
         if error is not None:
             self.close()
-            raise UserError("verifier", function, f"cannot be used by worker processes: {error}")
+            names = " + ".join(part.function for part in parts)
+            raise UserError("verifier", names, f"cannot be used by worker processes: {error}")
 
-    def schedule(self, response: str, answer: str) -> Callable[[], Verdict]:
-        """Queues an answer; the returned function waits for its verdict.
+    @property
+    def restarts(self) -> int:
+        """How many workers were replaced because they hung or died."""
+        return sum(member.restarts for member in self._workers)
+
+    def schedule(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], list[Verdict]]:
+        """Queues answers; the returned function waits for their verdicts.
 
         Raises:
           RuntimeError: the grader is closed.
         """
-        future = self._threads.submit(self._grade, response, answer)
+        size = max(1, min(_BATCH, len(pairs) // (_ROUNDS * len(self._workers))))
+        # Neighbours answer the same problem and may hang in the same way: they go apart.
+        stride = -(-len(pairs) // size)
+        futures = [self._threads.submit(self._grade, pairs[i::stride]) for i in range(stride)]
 
-        def wait() -> Verdict:
-            try:
-                return future.result()
-            except concurrent.futures.CancelledError:
-                return _failure(_CLOSED)
+        def wait() -> list[Verdict]:
+            verdicts = [_failure(_CLOSED)] * len(pairs)
+            for i, future in enumerate(futures):
+                with contextlib.suppress(concurrent.futures.CancelledError):
+                    verdicts[i::stride] = future.result()
+            return verdicts
 
         return wait
 
@@ -101,10 +127,13 @@ class ProcessGrader:
             member.close()
         self._threads.shutdown(wait=True)
 
-    def _grade(self, response: str, answer: str) -> Verdict:
+    def _grade(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         member = self._idle.get()
         try:
-            return member.grade(response, answer, self._timeout)
+            verdicts: list[Verdict] = []
+            while len(verdicts) < len(pairs):  # those behind a failure are sent again
+                verdicts += member.grade(pairs[len(verdicts) :], self._timeout)
+            return verdicts
         finally:
             self._idle.put(member)
 
@@ -115,8 +144,9 @@ class _Worker:
     One thread at a time calls `grade`; `close` may be called at any moment from another.
     """
 
-    def __init__(self, function: str):
-        self._function = function
+    def __init__(self, spec: str):
+        self.restarts = 0
+        self._spec = spec
         self._lock = threading.Lock()  # spawning, killing and the flag
         self._closed = False
         self._spawn()
@@ -134,25 +164,31 @@ class _Worker:
         self._ready = error is None
         return error
 
-    def grade(self, response: str, answer: str, timeout: float) -> Verdict:
-        """Has one answer graded; a worker that fails is replaced before this returns."""
+    def grade(self, pairs: Sequence[tuple[str, str]], timeout: float) -> list[Verdict]:
+        """Has answers graded, up to the first at which the worker fails, and at least one.
+
+        A worker that fails is replaced before this returns.
+        """
         if self._process.poll() is not None and not self._replace():  # died since its last answer
-            return _failure(_CLOSED)
+            return [_failure(_CLOSED)] * len(pairs)
         error = self.start_error()
         if error is not None:
-            return _failure(error)
+            return [_failure(error)] * len(pairs)
+        verdicts: list[Verdict] = []
         try:
-            self._connection.send((response, answer))
-            kind, value = self._receive(timeout)
+            self._connection.send(pairs)
+            for _ in pairs:
+                kind, value = self._receive(timeout)
+                if kind == "reward":
+                    verdicts.append(Verdict(value, valid=True))
+                else:
+                    verdicts.append(_failure(value, timed_out=kind == "timeout"))
+            return verdicts
         except TimeoutError:
-            verdict = _failure(f"took longer than {timeout} s", timed_out=True)
+            failed = _failure(f"took longer than {timeout} s", timed_out=True)
         except (EOFError, OSError):
-            verdict = _failure("the worker process died")
-        else:
-            if kind == "reward":
-                return Verdict(value, valid=True)
-            return _failure(value, timed_out=kind == "timeout")
-        return verdict if self._replace() else _failure(_CLOSED)
+            failed = _failure("the worker process died")
+        return [*verdicts, failed if self._replace() else _failure(_CLOSED)]
 
     def close(self) -> None:
         """Kills the process for good."""
@@ -176,13 +212,14 @@ class _Worker:
             self._process.wait()
             self._connection.close()
             self._spawn()
+            self.restarts += 1
             return True
 
     def _spawn(self) -> None:
         self._connection, theirs = multiprocessing.Pipe()
-        path = json.dumps([*filter(None, sys.path), os.getcwd()])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(theirs.fileno()), path, self._function],
+            child_command(_SERVE, str(theirs.fileno()), self._spec),
+            env=child_environment(),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

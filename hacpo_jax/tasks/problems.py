@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hacpo_jax.config import Arithmetic, Jsonl, Task
+from hacpo_jax.config import Arithmetic, Hub, Parquet, Preset, ReasoningGym, Task
+from hacpo_jax.config.task import Source
 from hacpo_jax.errors import UserError
 from hacpo_jax.tasks.arithmetic import arithmetic_examples
+from hacpo_jax.tasks.conditions import Condition
 from hacpo_jax.tasks.examples import Example
-from hacpo_jax.tasks.jsonl import load_jsonl
+from hacpo_jax.tasks.gym import gym_examples
+from hacpo_jax.tasks.presets import load_preset
 from hacpo_jax.tasks.prompts import render
+from hacpo_jax.tasks.tables import LoadedExamples, load_hub, load_jsonl, load_parquet
 
 if TYPE_CHECKING:
     from hacpo_jax.agents import Agent
 
 _log = logging.getLogger(__name__)
+_SHOWN_REASONS = 5
+_SHOWN_LINES = 100
 
 
-def load_examples(source: Arithmetic | Jsonl, field: str) -> tuple[Example, ...]:
+def load_examples(source: Source, field: str) -> tuple[Example, ...]:
     """The examples that a section of the config describes.
+
+    Rows that are left out are warned about, with their line numbers.
 
     Args:
       source: a section such as `task.train`.
@@ -31,31 +39,53 @@ def load_examples(source: Arithmetic | Jsonl, field: str) -> tuple[Example, ...]
       UserError: the source cannot be read or holds nothing.
     """
     try:
-        if isinstance(source, Arithmetic):
-            return arithmetic_examples(
-                split=source.split,
-                size=source.size,
-                operands=(source.low, source.high),
-                operations=source.operations,
-                seed=source.seed,
-                held_out_fraction=source.held_out_fraction,
-                template=source.template,
-            )
-        settings = source.model_dump(exclude={"kind", "limit"})
-        loaded = load_jsonl(settings.pop("path"), **settings)
+        loaded = _load(source)
     except UserError as error:
         raise UserError(f"{field}.{error.field}", error.value, error.remedy) from None
+    if isinstance(loaded, tuple):
+        return loaded
     if loaded.bad_rows:
-        rows, first = len(loaded.examples) + len(loaded.bad_rows), loaded.bad_rows[0]
+        reasons = "; ".join(map(str, loaded.bad_rows[:_SHOWN_REASONS]))
+        numbers = ", ".join(
+            f"{row.file}{row.file and ':'}{row.line}"
+            for row in loaded.bad_rows[_SHOWN_REASONS:_SHOWN_LINES]
+        )
+        more = len(loaded.bad_rows) - _SHOWN_LINES
         _log.warning(
-            "%s: %d of %d rows left out (line %d: %s)",
+            "%s: %d of %d rows left out (%s%s%s)",
             field,
             len(loaded.bad_rows),
-            rows,
-            first.line,
-            first.reason,
+            loaded.rows,
+            reasons,
+            f"; and lines {numbers}" if numbers else "",
+            f" and {more} more" if more > 0 else "",
         )
-    return loaded.examples[: source.limit]
+    return loaded.examples
+
+
+def _load(source: Source) -> tuple[Example, ...] | LoadedExamples:
+    if isinstance(source, Arithmetic):
+        return arithmetic_examples(
+            split=source.split,
+            size=source.size,
+            operands=(source.low, source.high),
+            operations=source.operations,
+            seed=source.seed,
+            held_out_fraction=source.held_out_fraction,
+            template=source.template,
+        )
+    settings = source.model_dump(exclude={"kind"})
+    if isinstance(source, ReasoningGym):
+        return gym_examples(settings.pop("name"), **settings)
+    settings["filter"] = [Condition(**one) for one in settings["filter"]]
+    if isinstance(source, Hub):
+        return load_hub(settings.pop("dataset"), **settings)
+    if isinstance(source, Preset):
+        # What a preset does not name is as the benchmark has it.
+        named = {key: value for key, value in settings.items() if value is not None}
+        return load_preset(named.pop("name"), **named)
+    load = load_parquet if isinstance(source, Parquet) else load_jsonl
+    return load(settings.pop("path"), **settings)
 
 
 @dataclasses.dataclass(frozen=True)

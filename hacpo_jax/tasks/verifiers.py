@@ -1,17 +1,28 @@
 """Verifiers: from a response and a gold answer to a reward."""
 
+import difflib
 import re
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.tasks.pool import ProcessGrader, Verdict
+from hacpo_jax.tasks.conditions import compile_pattern
+from hacpo_jax.tasks.pool import Part, ProcessGrader, Verdict
 
-MATH = "hacpo_jax.tasks.math_answers:math_reward"
-_NUMBER = re.compile(r"(?P<sign>(?<![\d\w)])-)?(?P<digits>\d+(?:,\d{3})*(?:\.\d+)?)", re.ASCII)
+_TEXT = "hacpo_jax.tasks.text_rewards"
+BUILT_IN = {
+    "exact": f"{_TEXT}:exact_reward",
+    "last_number": f"{_TEXT}:last_number_reward",
+    "gsm8k": f"{_TEXT}:gsm8k_reward",
+    "choice": f"{_TEXT}:choice_reward",
+    "format": f"{_TEXT}:format_reward",
+    "math": "hacpo_jax.tasks.math_answers:math_reward",
+    "reasoning_gym": "hacpo_jax.tasks.gym_reward:gym_reward",
+    "auto": "hacpo_jax.tasks.auto_reward:auto_reward",
+}
+"""Verifiers that have names; each gives a reward of 0 to 1."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -30,67 +41,12 @@ class Counts:
     errors: int = 0
 
 
-class Grader(Protocol):
-    """Grades one answer at a time."""
-
-    def schedule(self, response: str, answer: str) -> Callable[[], Verdict]:
-        """Starts the grading; the returned function waits for its end."""
-        ...
-
-    def close(self) -> None:
-        """Frees what the grader holds."""
-        ...
-
-
-class TextGrader:
-    """Compares strings by a function that takes linear time, so it works in this process.
-
-    Args:
-      is_right: of the response and the gold answer.
-    """
-
-    def __init__(self, is_right: Callable[[str, str], bool]):
-        self._is_right = is_right
-
-    def schedule(self, response: str, answer: str) -> Callable[[], Verdict]:
-        verdict = Verdict(float(self._is_right(response, answer)), valid=True)
-        return lambda: verdict
-
-    def close(self) -> None:
-        pass
-
-
-def same_text(response: str, answer: str) -> bool:
-    """Whether both are equal, white space around them aside."""
-    return response.strip() == answer.strip()
-
-
-def same_last_number(response: str, answer: str) -> bool:
-    """Whether the last number in the response is the last one in the gold answer.
-
-    Unlike `math`, it does not take a sum that merely repeats the question for its result.
-    """
-    found, wanted = _last_number(response), _last_number(answer)
-    return found is not None and found == wanted
-
-
-def _last_number(text: str) -> str | None:
-    """The last decimal number, without thousands separators and zeros that do not count."""
-    newest = deque(_NUMBER.finditer(text), maxlen=1)
-    if not newest:
-        return None
-    (last,) = newest
-    whole, _, fraction = last["digits"].replace(",", "").partition(".")
-    value = f"{whole.lstrip('0') or '0'}.{fraction.rstrip('0')}"
-    return value if value == "0." or not last["sign"] else f"-{value}"
-
-
 class Grading:
     """The answers of one `Verifier.submit` on their way."""
 
     def __init__(
         self,
-        pending: Sequence[Callable[[], Verdict]],
+        pending: Callable[[], list[Verdict]],
         order: Sequence[int],
         count: Callable[[Sequence[Verdict]], None],
     ):
@@ -102,7 +58,7 @@ class Grading:
     def result(self) -> list[Verdict]:
         """Waits for all verdicts and returns them in the order of the pairs."""
         if self._verdicts is None:
-            distinct = [wait() for wait in self._pending]
+            distinct = self._pending()
             self._verdicts = [distinct[i] for i in self._order]
             self._count(self._verdicts)
         return self._verdicts
@@ -112,10 +68,10 @@ class Verifier:
     """Gives rewards to responses; close it or use it as a context manager.
 
     Args:
-      grader: grades single answers.
+      grader: grades distinct answers.
     """
 
-    def __init__(self, grader: Grader):
+    def __init__(self, grader: ProcessGrader):
         self._grader = grader
         self._counts = Counts()
         self._first_error: str | None = None
@@ -129,7 +85,7 @@ class Verifier:
         """
         position: dict[tuple[str, str], int] = {}
         order = [position.setdefault((response, gold), len(position)) for response, gold in pairs]
-        return Grading([self._grader.schedule(*pair) for pair in position], order, self._add)
+        return Grading(self._grader.schedule(list(position)), order, self._add)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         """Grades pairs of (response, gold answer) and returns the verdicts in their order."""
@@ -144,6 +100,11 @@ class Verifier:
     def first_error(self) -> str | None:
         """Why the first answer that could not be graded could not."""
         return self._first_error
+
+    @property
+    def restarts(self) -> int:
+        """How many worker processes were replaced because they hung or died."""
+        return self._grader.restarts
 
     def close(self) -> None:
         """Ends worker processes within seconds, even those that hang."""
@@ -169,19 +130,32 @@ class Verifier:
             )
 
 
-_TEXT = {"exact": same_text, "last_number": same_last_number}
+class NamedPart(Protocol):
+    """A part of a weighted sum as the config has it; see `config.VerifierPart`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def model_extra(self) -> dict[str, Any] | None: ...
 
 
-def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Verifier:
+def make_verifier(
+    name: str | Sequence[NamedPart | Mapping[str, Any]], *, workers: int = 2, timeout: float = 10.0
+) -> Verifier:
     """Builds a verifier and starts its worker processes.
 
     Args:
-      name: `exact` (equal text), `last_number` (that of the response is the answer), `math`
-        (math-verify) or `package.module:function`, a function of the response and the gold answer
-        that returns a finite number. It is imported by worker processes from the present
-        `sys.path` and working folder, never by this one.
-      workers: worker processes (`exact` and `last_number` need none).
-      timeout: seconds that the grading of one answer may take.
+      name: one of `BUILT_IN`, or `package.module:function`, a function of the response and the gold
+        answer that returns a finite number, which worker processes import from the present
+        `sys.path` and working folder, never this one; or a list of `{"name": ..., "weight": ...}`,
+        whose weighted rewards are added up (weight 1 by default; further keys are keywords of the
+        function, such as `pattern` of `format`).
+      workers: worker processes.
+      timeout: seconds that the grading of one answer may take, all parts of a sum together.
 
     Returns:
       The verifier.
@@ -193,11 +167,31 @@ def make_verifier(name: str, *, workers: int = 2, timeout: float = 10.0) -> Veri
         raise UserError("workers", workers, "must be at least 1")
     if not 0 < timeout < float("inf"):
         raise UserError("timeout", timeout, "must be a positive number of seconds")
-    if name in _TEXT:
-        return Verifier(TextGrader(_TEXT[name]))
-    function = MATH if name == "math" else name
+    named: list[dict[str, Any]] = (
+        [{"name": name}] if isinstance(name, str) else [_fields(part) for part in name]
+    )
+    if not named:
+        raise UserError("verifier", [], "an empty list; name at least one verifier")
+    return Verifier(
+        ProcessGrader([_part(**part) for part in named], workers=workers, timeout=timeout)
+    )
+
+
+def _fields(part: NamedPart | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(part, Mapping):
+        return dict(part)
+    return {"name": part.name, "weight": part.weight, **(part.model_extra or {})}
+
+
+def _part(name: str = "", weight: float = 1.0, **options: Any) -> Part:
+    if not 0 < weight < float("inf"):
+        raise UserError("weight", weight, f"of {name!r}: must be a positive number")
+    function = BUILT_IN.get(name, name)
     if _FUNCTION.fullmatch(function) is None:
-        raise UserError(
-            "verifier", name, "must be 'exact', 'last_number', 'math' or 'package.module:function'"
-        )
-    return Verifier(ProcessGrader(function, workers=workers, timeout=timeout))
+        close = difflib.get_close_matches(name, BUILT_IN, n=1)
+        hint = f"did you mean {close[0]!r}? It " if close else ""
+        known = ", ".join(map(repr, BUILT_IN))
+        raise UserError("verifier", name, f"{hint}must be {known} or 'package.module:function'")
+    if name == "format" and isinstance(options.get("pattern"), str):
+        compile_pattern(options["pattern"], "pattern")
+    return Part(function, weight, options)

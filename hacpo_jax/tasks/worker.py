@@ -1,11 +1,14 @@
 """What a verifier's worker process runs; it must not import jax."""
 
+import functools
 import importlib
+import inspect
 import json
 import math
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,21 +17,29 @@ MEMORY_BYTES = 4 * 2**30
 _ERROR_CHARS = 300
 
 
-def serve(descriptor: int, function: str) -> None:
+@dataclass(frozen=True)
+class _Term:
+    """A function and what its result is multiplied with."""
+
+    weight: float
+    function: Callable[[str, str], Any]
+
+
+def serve(descriptor: str, spec: str) -> None:
     """Imports a verifier, reports on that, and grades answers until the parent is gone.
 
     Sent as JSON: first why the verifier cannot be used, or null; then the result of `grade` for
-    every pair (response, answer) received.
+    every pair (response, answer) received. Pairs are received as lists of them.
 
     Args:
       descriptor: of the pipe to the parent.
-      function: `package.module:function`, called as f(response, answer).
+      spec: JSON, a list of the fields of `pool.Part`.
     """
-    connection = Connection(descriptor)
+    connection = Connection(int(descriptor))
     # An interrupt from the keyboard reaches the whole process group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        verifier = _load(function)
+        terms = [_Term(part["weight"], _load(**part)) for part in json.loads(spec)]
     except BaseException as error:
         _send(connection, describe(error))
         return
@@ -36,27 +47,31 @@ def serve(descriptor: int, function: str) -> None:
     _send(connection, None)
     while True:
         try:
-            response, answer = connection.recv()
+            pairs = connection.recv()
         except EOFError:
             return
-        _send(connection, grade(verifier, response, answer))
+        for response, answer in pairs:
+            _send(connection, grade(terms, response, answer))
 
 
-def grade(verifier: Callable[[str, str], Any], response: str, answer: str) -> tuple[str, Any]:
-    """Grades one answer; whatever the verifier returns or raises becomes a number or text.
+def grade(terms: Sequence[_Term], response: str, answer: str) -> tuple[str, Any]:
+    """Grades one answer; whatever the functions return or raise becomes a number or text.
 
     Returns:
       `("reward", finite number)`, `("timeout", text)` or `("error", text)`.
     """
-    try:
-        value = verifier(response, answer)
-        reward = math.nan if isinstance(value, str | bytes) else float(value)  # float("1") is 1
-    except TimeoutError as error:
-        return "timeout", describe(error)
-    except BaseException as error:
-        return "error", describe(error)
-    if not math.isfinite(reward):
-        return "error", f"the verifier must return a finite number, not {describe(value)}"
+    reward = 0.0
+    for term in terms:
+        try:
+            value = term.function(response, answer)
+            part = math.nan if isinstance(value, str | bytes) else float(value)  # float("1") is 1
+        except TimeoutError as error:
+            return "timeout", describe(error)
+        except BaseException as error:
+            return "error", describe(error)
+        if not math.isfinite(part):
+            return "error", f"the verifier must return a finite number, not {describe(value)}"
+        reward += term.weight * part
     return "reward", reward
 
 
@@ -69,12 +84,15 @@ def describe(value: object) -> str:
     return f"{type(value).__name__}: {text}"[:_ERROR_CHARS]
 
 
-def _load(function: str) -> Callable[[str, str], object]:
+def _load(function: str, weight: float, options: dict[str, Any]) -> Any:
     module, _, name = function.partition(":")
     loaded = getattr(importlib.import_module(module), name)
     if not callable(loaded):
         raise TypeError(f"{function} is not callable")
-    return loaded
+    if not options:
+        return loaded
+    inspect.signature(loaded).bind("", "", **options)  # an unknown option is told here
+    return functools.partial(loaded, **options)
 
 
 def _send(connection: Connection, message: object) -> None:

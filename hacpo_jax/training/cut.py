@@ -14,28 +14,38 @@ from hacpo_jax.training.batches import (
     update_order,
 )
 from hacpo_jax.training.drawn import Drawn
-from hacpo_jax.training.run import Run
+from hacpo_jax.training.run import Programs, Run
 from hacpo_jax.training.update import MiniBatch
 
 
-def updates_of(
-    run: Run, group: AgentGroup, views: Sequence[LearnerView], step: int
-) -> list[list[np.ndarray]]:
+def updates_of(programs: Programs, group: AgentGroup, step: int) -> list[list[np.ndarray]]:
     """Of each update of a step, for each learner of a group, its `[B, 2]` from `update_order`."""
-    training, algorithm = run.config.training, group.algorithm
+    training, algorithm = programs.config.training, group.algorithm
     orders = [
         update_order(
-            view.learner,
-            len(run.agents),
+            learner,
+            len(programs.agents),
             training.prompts_per_step,
             training.mini_batch_prompts,
             share=algorithm.shares_answers,
             order=algorithm.minibatch_order,
-            rng=np.random.default_rng([run.config.seed, step, 2]),
+            rng=np.random.default_rng([programs.config.seed, step, 2]),
         )
-        for view in views
+        for learner in group.indices
     ]
-    return [list(pairs) for pairs in zip(*orders, strict=True)]
+    return [list(of_learners) for of_learners in zip(*orders, strict=True)]
+
+
+def most_groups(of_learners: Sequence[np.ndarray], owners: np.ndarray, processes: int) -> int:
+    """Groups of answers of one update, of the learner and process that have most.
+
+    Args:
+      of_learners: of each learner `[B, 2]`, source and prompt.
+      owners: `[P]` the process that has each prompt.
+      processes: how many there are.
+    """
+    counts = (np.bincount(owners[pairs[:, 1]], minlength=processes) for pairs in of_learners)
+    return max(int(count.max()) for count in counts)
 
 
 def cut_updates(
@@ -60,12 +70,8 @@ def cut_updates(
       name: of the exchange between processes.
     """
     layout, samples = run.layout(group), run.config.training.group_size
-    mine, processes = drawn.mine, range(layout.processes)
-    local = [[_local(pairs, mine) for pairs in of_learners] for of_learners in updates]
-    groups = [
-        max(int((drawn.owners[pairs[:, 1]] == p).sum()) for pairs in of_learners for p in processes)
-        for of_learners in updates
-    ]
+    local = [[_local(pairs, drawn.mine) for pairs in of_learners] for of_learners in updates]
+    groups = [most_groups(of_learners, drawn.owners, layout.processes) for of_learners in updates]
     rows = [max(map(num_rows, views, of_learners)) for of_learners in local]
     if group.algorithm.rescue_coef:  # only the process that has an answer knows its length
         parts = gather_arrays(run.hosts, name, {"rows": np.array(rows)})

@@ -29,7 +29,11 @@ def lay_out(groups: Sequence[AgentGroup], devices: Sequence[Any]) -> tuple[Layou
 
 
 def place(
-    config: Config, groups: Sequence[AgentGroup], dtype: jnp.dtype, rescores: bool
+    config: Config,
+    groups: Sequence[AgentGroup],
+    dtype: jnp.dtype,
+    rescores: bool,
+    devices: Sequence[Any] | None = None,
 ) -> tuple[Placement, tuple[Layout, ...]]:
     """Which devices of all processes each group has, chosen by what a step would take (MWRA).
 
@@ -41,11 +45,12 @@ def place(
       groups: the agents.
       dtype: of activations.
       rescores: whether the trainer scores own answers again.
+      devices: those of a process side by side; None takes all there are.
 
     Raises:
       UserError: no placement, or not the one that is set, can hold the agents.
     """
-    devices = all_devices()
+    devices = all_devices() if devices is None else devices
     processes = len({device.process_index for device in devices})
     work = []
     for group in groups:

@@ -39,13 +39,13 @@ def policy_log_probs(
     mine, share = owners == run.hosts.index, int(np.bincount(owners).max())
     num_agents, num_prompts, num_samples, width = tokens.shape
     rows, slots = num_prompts * num_samples, share * num_samples
-    size = layout.micro_batch(run.config.training.micro_batch_rows, slots)
-    filler = -(-slots // size) * size - rows
+    count, size = layout.micro_batches(run.config.training.micro_batch_rows, slots)
+    filler = count * size - rows
 
     def cut(values: np.ndarray) -> np.ndarray:
         flat = values.reshape(num_agents, rows, *values.shape[3:])
         flat = np.pad(flat, [(0, 0), (0, filler)] + [(0, 0)] * (flat.ndim - 2))
-        return flat.reshape(num_agents, -1, size, *flat.shape[2:])
+        return flat.reshape(num_agents, count, size, *flat.shape[2:])
 
     def per_answer(values: np.ndarray) -> np.ndarray:
         shape = (num_agents, num_prompts, num_samples, *values.shape[1:])

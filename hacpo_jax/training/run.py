@@ -28,31 +28,21 @@ Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """The fixed part of a run.
+class Programs:
+    """What the programs of a run are compiled from.
 
     Args:
       config: as resolved.
       agents: all agents, by index.
       groups: the same agents as they are trained together.
-      placement: which devices each group has, and why.
       layouts: where each group works.
-      hosts: the processes that drive the run.
-      train: problems to learn from.
-      benchmarks: problems to measure on, by name.
-      verifier: grades answers; close it when done.
       dtype: dtype of activations.
     """
 
     config: Config
     agents: tuple[Agent, ...]
     groups: tuple[AgentGroup, ...]
-    placement: Placement
     layouts: tuple[Layout, ...]
-    hosts: Hosts
-    train: Problems
-    benchmarks: dict[str, Problems]
-    verifier: Verifier
     dtype: jnp.dtype
 
     def place(self, agent: Agent) -> tuple[int, int]:
@@ -65,27 +55,6 @@ class Run:
     def layout(self, group: AgentGroup) -> Layout:
         """Where a group, or a part of one, works."""
         return self.layouts[self.place(group.agents[0])[0]]
-
-    def each_group(
-        self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
-    ) -> list[Result]:
-        """What `work` makes of every group and its number: in turn, or at the same time where
-        groups have devices of their own.
-
-        Args:
-          work: called once for each group.
-          talks: whether it exchanges anything with other processes, which all must do in turn.
-        """
-        pairs = list(enumerate(self.groups))
-        if not self.partitioned or (talks and self.hosts.count > 1):
-            return [work(g, group) for g, group in pairs]
-        with ThreadPoolExecutor(len(pairs)) as pool:
-            return list(pool.map(lambda pair: work(*pair), pairs))
-
-    @property
-    def partitioned(self) -> bool:
-        """Whether no device belongs to two groups."""
-        return self.placement.mode == "partitioned"
 
     def updates_per_step(self, group: AgentGroup) -> int:
         """Optimizer updates of each of the group's learners in one step."""
@@ -104,6 +73,10 @@ class Run:
     def rescores(self) -> bool:
         """Whether the trainer scores own answers again before the first update of a step."""
         return rescores(self.config, self.dtype)
+
+    def keeps_reference(self, group: AgentGroup) -> bool:
+        """Whether the frozen start of a group's policies is looked at again."""
+        return group.algorithm.kl_coef > 0 or self.config.diagnostics.every is not None
 
     def attention(self, group: AgentGroup) -> AttentionKind:
         """Which implementation of attention a group runs."""
@@ -158,6 +131,46 @@ class Run:
             entropy_coef=algorithm.entropy_coef,
             rescue_coef=algorithm.rescue_coef,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Programs):
+    """The fixed part of a run.
+
+    Args:
+      placement: which devices each group has, and why.
+      hosts: the processes that drive the run.
+      train: problems to learn from.
+      benchmarks: problems to measure on, by name.
+      verifier: grades answers; close it when done.
+    """
+
+    placement: Placement
+    hosts: Hosts
+    train: Problems
+    benchmarks: dict[str, Problems]
+    verifier: Verifier
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether no device belongs to two groups."""
+        return self.placement.mode == "partitioned"
+
+    def each_group(
+        self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
+    ) -> list[Result]:
+        """What `work` makes of every group and its number: in turn, or at the same time where
+        groups have devices of their own.
+
+        Args:
+          work: called once for each group.
+          talks: whether it exchanges anything with other processes, which all must do in turn.
+        """
+        pairs = list(enumerate(self.groups))
+        if not self.partitioned or (talks and self.hosts.count > 1):
+            return [work(g, group) for g, group in pairs]
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            return list(pool.map(lambda pair: work(*pair), pairs))
 
 
 def prepare(
@@ -241,9 +254,10 @@ def rescores(config: Config, dtype: jnp.dtype) -> bool:
     return dtype != jnp.float32 if chosen == "auto" else chosen == "trainer"
 
 
-def compute_dtype(name: str) -> jnp.dtype:
-    """The dtype that `training.compute_dtype` names; `auto` follows the platform."""
+def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
+    """The dtype that `training.compute_dtype` names; `auto` follows the platform, None the one at
+    hand."""
     if name == "auto":
         # Skinny bfloat16 products are several times slower than float32 ones on CPU.
-        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        name = "float32" if (platform or jax.default_backend()) == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -135,7 +135,7 @@ def train_step(run: Run, state: RunState, frozen: Sequence[Frozen]) -> tuple[Run
         if is_due(run, step):
             with times.measure("diagnose", g):
                 looks = diagnose(run, group, params, used, views, step)
-        updates = updates_of(run, group, views, state.step)
+        updates = updates_of(run, group, state.step)
         batches = cut_updates(run, group, used, views, updates, f"step {step} rows of {group.name}")
         return _Shared(counts, looks, batches)
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from hacpo_jax.agents import (
     Agent,
-    AgentGroup,
     base_params,
     initial_params,
     save_agent,
@@ -125,7 +124,7 @@ def start_or_resume(
             base_params(group, run.config.seed, run.param_dtype, run.layout(group))
             for group in run.groups
         ]
-    wanted = [needs_reference(run, group) for group in run.groups]
+    wanted = [run.keeps_reference(group) for group in run.groups]
     first = checkpoints.restore(abstract_state(run), 0) if latest and any(wanted) else state
     # Updates reuse the buffers of the current parameters, so the frozen ones are copies.
     references = [
@@ -136,11 +135,6 @@ def start_or_resume(
         layout.keep(Frozen(*pair))
         for layout, *pair in zip(run.layouts, bases, references, strict=True)
     ]
-
-
-def needs_reference(run: Run, group: AgentGroup) -> bool:
-    """Whether the frozen start of a group's policies is looked at again."""
-    return group.algorithm.kl_coef > 0 or run.config.diagnostics.every is not None
 
 
 def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
@@ -228,7 +222,7 @@ def _check_grading(run: Run, answers: Graded) -> None:
     Raises:
       UserError: no answer could be graded, or a reward is above the largest one.
     """
-    name, max_reward = run.config.task.verifier.name, run.config.algorithm.max_reward
+    name, max_reward = run.config.task.verifier.label, run.config.algorithm.max_reward
     if not answers.valid.any():
         remedy = f"could grade none of {answers.valid.size} answers; {run.verifier.first_error}"
         raise UserError("task.verifier.name", name, remedy)

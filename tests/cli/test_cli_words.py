@@ -51,7 +51,7 @@ def test_words_are_sorted(words, command):
         (["trian"], "did you mean 'train'?"),
         (["evaluate"], "did you mean 'eval'?"),
         (["exprot", "run"], "did you mean 'export'?"),
-        (["frobnicate"], "There are train, eval, generate, export, report"),
+        (["frobnicate"], "There are train, eval, generate, export, plan, report"),
         (["configs/quickstart.yaml"], "--config configs/quickstart.yaml"),
         (["--confg", "x"], "option = '--confg'"),
         (["--training.steps=3"], "training.steps=3"),

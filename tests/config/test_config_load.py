@@ -281,7 +281,8 @@ def test_saving_resolves_inheritance_and_interpolation(plain_file, tmp_path):
         ("task.template=3", "task.template = 3: must be text"),
         (
             "task.train={kind: csv}",
-            "task.train = {'kind': 'csv'}: its 'kind' must be one of 'arithmetic', 'jsonl'",
+            "task.train = {'kind': 'csv'}: its 'kind' must be one of 'arithmetic', "
+            "'reasoning_gym', 'jsonl', 'parquet', 'hub', 'preset'",
         ),
         ("task.train={size: 3}", "task.train = {'size': 3}: must name its 'kind'"),
         ("task.train.path=x", "task.train.path = 'x': unknown key; it goes with another kind"),

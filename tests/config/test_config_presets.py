@@ -59,6 +59,11 @@ MUTUAL = {
     ),
 }
 PAPERS = [*HACPO, *MUTUAL, "math_gspo"]
+# The same pairs on commonsense and science questions.
+QA = {
+    "mutual_qa_llama3.1_8b_mistral_7b": "mutual_llama3.1_8b_mistral_7b",
+    "mutual_qa_qwen3_4b_phi4_mini": "mutual_qwen3_4b_phi4_mini",
+}
 
 # One row of every file as its publisher lays it out, and the problem and answer in it.
 ROWS: dict[str, tuple[dict, str, str]] = {
@@ -128,7 +133,21 @@ def test_every_config_is_found_by_name_and_valid(name, tmp_path, monkeypatch):
 
 
 def test_every_pair_of_the_papers_is_there_and_nothing_unknown():
-    assert set(NAMES) == {*PAPERS, "quickstart", "smollm2_state"}
+    assert set(NAMES) == {*PAPERS, *QA, "quickstart", "smollm2_state"}
+
+
+@pytest.mark.parametrize("name", QA)
+def test_questions_take_the_pairs_and_batches_of_mathematics(name):
+    config, mathematics = load(name), load(QA[name])
+    assert config.agents == mathematics.agents
+    assert config.algorithm == mathematics.algorithm
+    assert config.optimizer == mathematics.optimizer
+    assert config.training.steps == 9741 // config.training.prompts_per_step
+    steps = {"steps": mathematics.training.steps}
+    assert config.training.model_copy(update=steps) == mathematics.training
+    benchmarks = {"commonsense_qa", "openbookqa", "arc_easy", "arc_challenge", "sciq"}
+    assert set(config.task.eval) == benchmarks
+    assert config.task.verifier.name == "choice"
 
 
 @pytest.mark.parametrize(

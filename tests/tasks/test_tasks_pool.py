@@ -165,6 +165,19 @@ def test_many_deaths(name):
     assert {verdict.error for verdict in verdicts[:6]} == {"the worker process died"}
 
 
+def test_answers_behind_failures_are_graded(name):
+    """Fault: answers sent together with one that hangs are lost, or stall."""
+    pairs = [(str(i), str(i)) for i in range(100)]
+    for place, response in ((3, "hang"), (20, "die"), (36, "hang in C"), (99, "die")):
+        pairs[place] = (response, str(place))
+    with make_verifier(name, workers=1, timeout=1.0) as verifier:
+        verdicts = verifier.score(pairs)
+        assert verifier.restarts == 4
+    failed = {i for i, verdict in enumerate(verdicts) if not verdict.valid}
+    assert failed == {3, 20, 36, 99}
+    assert {verdict for i, verdict in enumerate(verdicts) if i not in failed} == {RIGHT}
+
+
 def test_close_while_graders_hang(name):
     """Fault: shutting down waits for a grader that hangs."""
     verifier = make_verifier(name, workers=2, timeout=600.0)

@@ -116,7 +116,7 @@ BOMBS = [
 
 def test_bombs_harm_nobody(math):
     """Fault: an answer whose parsing never ends stalls the grading, or zeroes the other answers."""
-    before = math.counts
+    before, restarts = math.counts, math.restarts
     pairs = [pair for bomb in BOMBS for pair in ((bomb, "3"), (r"\boxed{3}", "3"), ("4", "3"))]
     started = time.monotonic()
     verdicts = math.score(pairs)
@@ -129,6 +129,7 @@ def test_bombs_harm_nobody(math):
         assert bomb == WRONG or (not bomb.valid and bomb.timed_out and bomb.error)
     timeouts = sum(not verdict.valid for verdict in verdicts)
     assert timeouts >= 1
+    assert math.restarts - restarts <= len(BOMBS)  # one each at most
     assert math.counts == Counts(before.answers + 12, before.timeouts + timeouts, before.errors)
 
 

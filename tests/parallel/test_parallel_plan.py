@@ -1,0 +1,109 @@
+"""Plans against hand arithmetic, against JAX's own figures, and with what a device may exchange."""
+
+import math
+
+import jax
+import pytest
+from plan_cases import LAYERS, VOCAB, small_run, whole_parameters
+
+from hacpo_jax.parallel.hlo import parse
+from hacpo_jax.parallel.plan import plan, prepare_plan, residents
+from hacpo_jax.parallel.plan_shapes import GroupShapes
+from hacpo_jax.parallel.topology import topology_devices
+
+HIDDEN, INNER = 32, 80
+QUERIES, KEYS = 4 * 8, 2 * 8
+# The llama of the cases: matrices that are divided by fsdp and tensor, and norms by fsdp alone.
+LAYER_MATRICES = HIDDEN * (2 * QUERIES + 2 * KEYS + 3 * INNER)
+PARAMETERS = LAYERS * (LAYER_MATRICES + 2 * HIDDEN) + VOCAB * HIDDEN + HIDDEN
+
+
+def lowered(programs, name):
+    shapes = GroupShapes(programs, programs.groups[0])
+    job = {job.name: job for job in shapes.jobs()}[name]
+    with shapes.layout.use():
+        return job.lower().compile()
+
+
+@pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (4, 2)])
+def test_state_is_what_shards_add_up_to(tmp_path, fsdp, tensor):
+    config = small_run(
+        tmp_path, f"mesh.tensor={tensor}", algorithm={"name": "gspo", "kl_coef": 0.1}
+    )
+    programs = prepare_plan(config, jax.devices())
+    norms = (2 * LAYERS + 1) * HIDDEN // fsdp
+    matrices = (LAYERS * LAYER_MATRICES + VOCAB * HIDDEN) // (fsdp * tensor)
+    kept = residents(programs, programs.groups[0])
+    assert kept.params == kept.reference == 4 * (norms + matrices)
+    counters = 4 * 4  # two of the optimizer's, and updates made and left out
+    assert kept.optimizer == 2 * kept.params + counters
+    assert kept.base == 0
+
+
+def test_adapters_keep_one_base_for_all(tmp_path):
+    words = [f"agents.{i}.lora={{rank: 2, targets: [q]}}" for i in (0, 1)]
+    config = small_run(tmp_path, *words)
+    programs = prepare_plan(config, jax.devices()[:1])
+    kept = residents(programs, programs.groups[0])
+    assert kept.base == 4 * PARAMETERS
+    assert kept.params == 4 * LAYERS * 2 * (HIDDEN + QUERIES)
+
+
+def test_a_decode_holds_what_its_shapes_say(tmp_path):
+    config = small_run(tmp_path, "agents.0.mesh.tensor=2")
+    found = plan(config, jax.devices(), only=[("small", "decode")])
+    (one,) = found.programs
+    compiled = lowered(prepare_plan(config, jax.devices()), "decode")
+    analysis = compiled.memory_analysis()
+    assert one.bytes is not None
+    assert one.bytes.temporaries == analysis.temp_size_in_bytes
+    assert one.bytes.arguments == analysis.argument_size_in_bytes
+    # 16 rows are 4 prompts with 4 answers each, one prompt to each of 4 parts along fsdp.
+    rows = 8 * 4 + 4 + 4 * 8 + 1  # ids, length, keys of two words, and whether it is one
+    assert one.bytes.arguments == found.residents["small"].params + rows
+    answers = 4 * (8 * (4 + 4) + 4 + 1)  # ids and log-probs, length, whether stopped
+    assert abs(one.bytes.outputs - answers) <= 64  # and pointers to each
+    # Everything of both agents lies there, and the program's arguments are some of it.
+    assert one.needed == found.resident - found.residents["small"].params + one.bytes.peak
+
+
+def test_flops_of_an_update_are_those_of_its_products(tmp_path):
+    config = small_run(tmp_path, "training.remat=false")
+    devices = jax.devices()[:1]
+    found = plan(config, devices, only=[("small", "update")])
+    rows, prompt, answer = 8 * 4, 8, 8
+    tokens = rows * (prompt + answer)
+    forward = 2 * tokens * LAYERS * LAYER_MATRICES
+    # Scores and values of all pairs of tokens, masked or not.
+    forward += 2 * 2 * tokens * (prompt + answer) * QUERIES * LAYERS
+    # The last block of the vocabulary overlaps the one before it.
+    head = 2 * rows * answer * HIDDEN * 3 * 8192
+    # Backward: twice the products, and the head's logits once more.
+    assert found.programs[0].flops == pytest.approx(3 * forward + 4 * head, rel=0.01)
+
+
+@pytest.mark.parametrize(("topology", "tensor"), [("cpu:8", 1), ("cpu:8", 2), ("v5e:2x4", 2)])
+def test_an_update_gathers_no_parameter_whole(tmp_path, topology, tensor):
+    config = small_run(tmp_path, f"mesh.tensor={tensor}")
+    programs = prepare_plan(config, topology_devices(topology))
+    collectives = parse(lowered(programs, "update").as_text()).collectives()
+    whole = whole_parameters(programs.groups[0].model, tensor)
+    for one in collectives:
+        for shape in one.whole:
+            axes = tuple(sorted(n for n in shape.dims if n > 1))
+            assert axes not in whole, one
+    gathered = [shape for one in collectives if one.kind == "all-gather" for shape in one.whole]
+    layer = HIDDEN * INNER // tensor
+    assert max(shape.elements for shape in gathered if VOCAB not in shape.dims) >= layer
+
+
+def test_a_decode_gathers_weights_once_and_not_in_every_step(tmp_path):
+    config = small_run(tmp_path, "sampling.max_new_tokens=8")
+    (one,) = plan(config, topology_devices("v5e:2x2"), only=[("small", "decode")]).programs
+    table = VOCAB * HIDDEN
+    turns = [
+        each.times
+        for each in one.collectives
+        if each.kind == "all-gather" and any(math.prod(s.dims) >= table for s in each.whole)
+    ]
+    assert turns == [1]
