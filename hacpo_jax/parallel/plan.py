@@ -216,7 +216,7 @@ def plan(
         memory=device_memory(devices[0]),
         meshes={g.name: MeshSizes(**programs.layout(g).sizes) for g in programs.groups},
         residents={group.name: residents(programs, group) for group in programs.groups},
-        resident=max(_held(programs).values()),
+        resident=max(held_by_device(programs).values()),
         programs=tuple(planned),
         notes=tuple(_notes(programs)),
     )
@@ -307,7 +307,7 @@ def resident_beside(shapes: GroupShapes, job: Job) -> int:
     return others + own.reference + (0 if job.name == "update" else own.optimizer)
 
 
-def _held(programs: Programs) -> dict[Any, int]:
+def held_by_device(programs: Programs) -> dict[Any, int]:
     """Bytes that stay of all groups, by device; none of those in host memory."""
     found: dict[Any, int] = {}
     for group, layout in zip(programs.groups, programs.layouts, strict=True):
