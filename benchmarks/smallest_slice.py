@@ -17,7 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from hacpo_jax.cli.configs import find_config
 from hacpo_jax.config import Config, load_config
 from hacpo_jax.errors import UserError
-from hacpo_jax.parallel.plan import device_memory, plan, prepare_plan, residents
+from hacpo_jax.parallel.plan import device_memory, held_by_device, plan, prepare_plan, residents
 from hacpo_jax.parallel.plan_shapes import GroupShapes
 from hacpo_jax.parallel.topology import topology_devices
 
@@ -72,7 +72,7 @@ def fill(config: Config, devices: list) -> tuple[float, str]:
     that is more than all."""
     programs, memory = prepare_plan(config, devices), device_memory(devices[0])
     assert memory is not None
-    held = sum(residents(programs, group).total for group in programs.groups)
+    held = max(held_by_device(programs).values())
     if held > memory:
         return held / memory, "what stays there"
     fullest, by = held / memory, "what stays there"

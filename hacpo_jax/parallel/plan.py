@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from hacpo_jax.agents import AgentGroup, group_agents, unread_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import chip_of
 from hacpo_jax.parallel.hlo import Collective, parse
+from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.plan_shapes import GroupShapes, Job
 from hacpo_jax.training.places import lay_out, place
@@ -140,7 +143,44 @@ def prepare_plan(config: Config, devices: Sequence[Any]) -> Programs:
         if error.field != "placement":
             raise
         layouts = lay_out(groups, devices)  # what it lacks is for the plan to show
+    if devices[0].platform == "tpu":
+        layouts = _on_neighbours(layouts, devices)
     return Programs(config, tuple(agents), groups, layouts, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnNeighbours(Layout):
+    """A group's mesh of other devices than its own.
+
+    Args:
+      count: processes that drive the devices that it stands for.
+    """
+
+    count: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.count
+
+
+def _on_neighbours(layouts: Sequence[Layout], devices: Sequence[Any]) -> tuple[Layout, ...]:
+    """Meshes of devices side by side in place of those that have some of each process's, for which
+    the compiler refuses to compile without a TPU."""
+    found, start = [], 0
+    for layout in layouts:
+        size = layout.mesh.size
+        if size == len(devices):
+            found.append(layout)
+            continue
+        chosen = np.array(devices[start : start + size], dtype=object)
+        mesh = Mesh(
+            chosen.reshape(layout.mesh.devices.shape),
+            layout.mesh.axis_names,
+            axis_types=layout.mesh.axis_types,
+        )
+        found.append(_OnNeighbours(mesh, layout.offload, count=layout.processes))
+        start += size
+    return tuple(found)
 
 
 def plan(
@@ -176,7 +216,7 @@ def plan(
         memory=device_memory(devices[0]),
         meshes={g.name: MeshSizes(**programs.layout(g).sizes) for g in programs.groups},
         residents={group.name: residents(programs, group) for group in programs.groups},
-        resident=max(_held(programs).values()),
+        resident=max(held_by_device(programs).values()),
         programs=tuple(planned),
         notes=tuple(_notes(programs)),
     )
@@ -189,7 +229,8 @@ def compile_job(shapes: GroupShapes, job: Job) -> Planned:
     try:
         compiled, text = _compile(shapes, job)
     except jax.errors.JaxRuntimeError as error:
-        needed, seconds = beside + _out_of_memory(error), time.monotonic() - started
+        needed = beside + _out_of_memory(error, f"{job.name} of {shapes.group.name}")
+        seconds = time.monotonic() - started
         return dataclasses.replace(planned, needed=needed, seconds=seconds)
     seconds = time.monotonic() - started
     found, program = compiled.memory_analysis(), parse(text, job.turns)
@@ -225,12 +266,17 @@ def _compile(shapes: GroupShapes, job: Job) -> tuple[Any, str]:
         return compiled, path.read_text(encoding="utf-8")
 
 
-def _out_of_memory(error: Exception) -> int:
+def _out_of_memory(error: Exception, what: str) -> int:
     """Bytes that a program would have needed which the compiler refused for its size; 0 where it
-    does not tell how many."""
+    does not tell how many.
+
+    Raises:
+      UserError: it refused for another reason.
+    """
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
-        raise error
+        reason = text.strip().splitlines()[0]
+        raise UserError("--topology", what, f"its compiler failed: {reason}") from error
     told = re.search(r"(?:Used |memory required[^(]*\()([\d.]+)([KMGT]?)", text)
     return int(float(told[1]) * 1024 ** " KMGT".index(told[2] or " ")) if told else 0
 
@@ -256,17 +302,18 @@ def resident_beside(shapes: GroupShapes, job: Job) -> int:
     others = sum(
         residents(programs, each).total
         for each, layout in zip(programs.groups, programs.layouts, strict=True)
-        if each is not group and devices & set(layout.mesh.devices.flat)
+        if each is not group and not layout.offload and devices & set(layout.mesh.devices.flat)
     )
     return others + own.reference + (0 if job.name == "update" else own.optimizer)
 
 
-def _held(programs: Programs) -> dict[Any, int]:
-    """Bytes that stay of all groups, by device."""
+def held_by_device(programs: Programs) -> dict[Any, int]:
+    """Bytes that stay of all groups, by device; none of those in host memory."""
     found: dict[Any, int] = {}
     for group, layout in zip(programs.groups, programs.layouts, strict=True):
+        held = 0 if layout.offload else residents(programs, group).total
         for device in layout.mesh.devices.flat:
-            found[device] = found.get(device, 0) + residents(programs, group).total
+            found[device] = found.get(device, 0) + held
     return found
 
 

@@ -26,9 +26,6 @@ _NO_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
-# As on a TPU itself; the two cores of a v4 would else be two devices.
-_ONE_DEVICE_A_CHIP = {"v4": {"chip_config_name": "megacore"}}
-
 _KNOWN = "such as v5e:4x4, v6e:2x4, v5p:2x2x4, v4:2x2x2 or cpu:8"
 
 
@@ -67,10 +64,17 @@ def topology_devices(name: str) -> list[Any]:
     for variable, value in _NO_TPU.items():
         os.environ.setdefault(variable, value)
     try:
-        found = topologies.get_topology_desc(
-            platform="tpu", topology_name=name, **_ONE_DEVICE_A_CHIP.get(name.partition(":")[0], {})
-        )
+        found = topologies.get_topology_desc(platform="tpu", topology_name=name, **_options(name))
     except (jax.errors.JaxRuntimeError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
         raise UserError(FIELD, name, f"no such topology ({reason}); {_KNOWN}") from None
     return sorted(found.devices, key=lambda device: (device.process_index, device.id))
+
+
+def _options(name: str) -> dict[str, Any]:
+    """As on a TPU itself: a host has up to 2 x 2 chips, and a chip is one device, whose two cores
+    would else be two in a v4."""
+    kind, _, sizes = name.partition(":")
+    across, down, *_ = map(int, sizes.split("x"))
+    options: dict[str, Any] = {"chips_per_host_bounds": (min(across, 2), min(down, 2), 1)}
+    return options | ({"chip_config_name": "megacore"} if kind == "v4" else {})

@@ -41,6 +41,23 @@ class Counts:
     errors: int = 0
 
 
+class Grader(Protocol):
+    """Grades answers; see `ProcessGrader`."""
+
+    @property
+    def restarts(self) -> int:
+        """How many times it had to be put in order."""
+        ...
+
+    def schedule(self, pairs: Sequence[tuple[str, str]]) -> Callable[[], list[Verdict]]:
+        """Starts the grading; the returned function waits for its end."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the grader holds."""
+        ...
+
+
 class Grading:
     """The answers of one `Verifier.submit` on their way."""
 
@@ -71,7 +88,7 @@ class Verifier:
       grader: grades distinct answers.
     """
 
-    def __init__(self, grader: ProcessGrader):
+    def __init__(self, grader: Grader):
         self._grader = grader
         self._counts = Counts()
         self._first_error: str | None = None

@@ -39,6 +39,7 @@ def data(**sections: Any) -> dict[str, Any]:
             "max_prompt_tokens": 8,
         },
         "agents": [agent("small", "llama", 32), agent("large", "qwen3", 64)],
+        "placement": "colocated",
         "algorithm": {"name": "gspo"},
         "sampling": {"max_new_tokens": 8, "max_rows": 16},
         "training": {

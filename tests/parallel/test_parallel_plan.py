@@ -7,7 +7,7 @@ import pytest
 from plan_cases import LAYERS, VOCAB, small_run, whole_parameters
 
 from hacpo_jax.parallel.hlo import parse
-from hacpo_jax.parallel.plan import plan, prepare_plan, residents
+from hacpo_jax.parallel.plan import plan, prepare_plan, resident_beside, residents
 from hacpo_jax.parallel.plan_shapes import GroupShapes
 from hacpo_jax.parallel.topology import topology_devices
 
@@ -107,3 +107,25 @@ def test_a_decode_gathers_weights_once_and_not_in_every_step(tmp_path):
         if each.kind == "all-gather" and any(math.prod(s.dims) >= table for s in each.whole)
     ]
     assert turns == [1]
+
+
+def test_groups_with_devices_of_their_own_hold_nothing_of_each_other(tmp_path):
+    config = small_run(tmp_path, "placement=partitioned", "mesh.tensor=2")
+    devices = topology_devices("v5e:2x4")  # in two processes
+    programs = prepare_plan(config, devices)
+    sizes = [layout.mesh.size for layout in programs.layouts]
+    assert sum(sizes) <= 8
+    assert [layout.processes for layout in programs.layouts] == [2, 2]
+    found = plan(config, devices, only=[("small", "decode"), ("large", "decode")])
+    for one in found.programs:
+        kept = found.residents[one.agents]
+        assert one.beside == kept.optimizer
+    assert found.resident == max(kept.total for kept in found.residents.values())
+
+
+def test_what_lies_in_host_memory_takes_no_room(tmp_path):
+    programs = prepare_plan(small_run(tmp_path, "mesh.offload=true"), jax.devices())
+    shapes = GroupShapes(programs, programs.groups[0])
+    kept = residents(programs, programs.groups[0])
+    beside = {job.name: resident_beside(shapes, job) for job in shapes.jobs()}
+    assert beside == {"decode": kept.optimizer, "evaluate": kept.optimizer, "update": 0}

@@ -28,6 +28,6 @@ def test_every_program_of_a_run_has_the_chosen_one(monkeypatch):
     monkeypatch.setattr(run_module, "choose_attention", lambda *_, **__: "splash")
     run = prepare(config_of("auto"))
     (group, *_) = run.groups
-    specs = (run.sampling_spec(group), run.evaluation_spec(group), run.policy_spec(group))
+    specs = (run.sampling_spec(group), run.evaluation_spec(group, "held"), run.policy_spec(group))
     assert [spec.attention for spec in specs] == ["splash"] * 3
     assert run.update_spec(group).policy.attention == "splash"

@@ -9,11 +9,12 @@ import zlib
 import jax
 import numpy as np
 import pytest
+from in_process_grader import InProcessGrader
 
 from hacpo_jax.agents import initial_params
 from hacpo_jax.cli.configs import find_config
 from hacpo_jax.config import Algorithm, load_config
-from hacpo_jax.tasks.verifiers import TextGrader, Verifier
+from hacpo_jax.tasks.verifiers import Verifier
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.step import Frozen, train_step
 from hacpo_jax.training.trainer import fresh_run_state
@@ -38,7 +39,7 @@ def test_one_step_of_the_quickstart(name):
     config = load_config(find_config("quickstart"), [*SHORT, f"algorithm.name={name}"])
     run = prepare(config)
     run.verifier.close()
-    grader = TextGrader(lambda response, answer: zlib.crc32(response.encode()) % 2 == 0)
+    grader = InProcessGrader(lambda response, answer: zlib.crc32(response.encode()) % 2 == 0)
     run = dataclasses.replace(run, verifier=Verifier(grader))
     state = fresh_run_state(run, [initial_params(group, 0) for group in run.groups])
     before = [np.array(learner.params["embedding"]) for learner in state.learners]

@@ -5,10 +5,11 @@ import zlib
 
 import jax
 import numpy as np
+from in_process_grader import InProcessGrader
 from tiny import random_params, stacked
 from tiny_runs import AGENTS, tiny_config
 
-from hacpo_jax.tasks.verifiers import TextGrader, Verifier
+from hacpo_jax.tasks.verifiers import Verifier
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.step import Frozen, RunState, train_step
 from hacpo_jax.training.update import init_state
@@ -58,7 +59,7 @@ def lucky_run(agents=("one", "two"), *, odds=3, training=None, **algorithm) -> R
             training={"group_size": 3, "micro_batch_rows": 12, **(training or {})},
         )
     )
-    grader = TextGrader(lambda response, answer: zlib.crc32(response.encode()) % odds == 0)
+    grader = InProcessGrader(lambda response, answer: zlib.crc32(response.encode()) % odds == 0)
     return dataclasses.replace(run, verifier=Verifier(grader))
 
 
