@@ -27,6 +27,7 @@ from hacpo_jax.tasks.math_values import surely_differ
 
 # Processor time for one answer: unlike the limits of math-verify, which are switched off for it, a
 # busy machine does not use it up. The pool's wall clock is for what no signal interrupts.
+# The timer is the virtual one: where libtpu is loaded, its profiler sends SIGPROF at any time.
 CPU_SECONDS = 2.0
 # Without a box the answer is looked for in the end of a response: the search is quadratic.
 SEARCHED_CHARS = 4096
@@ -86,13 +87,13 @@ def _limited_time() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise _OutOfTimeError
 
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _quick_number(gold: str, text: str, is_whole: bool) -> bool | None:
