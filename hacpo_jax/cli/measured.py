@@ -54,7 +54,8 @@ def measure_all(
 
 
 def _prepare(config: Config, saved: Path | None) -> Run:
-    """Training problems are not needed, and may be gone, unless tokenizers are made from them."""
+    """Training problems are not needed, and may be gone, unless tokenizers are made from them; nor
+    has training to fit."""
     made = any(isinstance(agent.tokenizer, NewTokenizer) for agent in config.agents)
     return prepare(config, saved, training=made and saved is None)
 
@@ -106,8 +107,11 @@ def _measure(
 
 def _params(run: Run, one: Measured, step: int | None) -> list:
     if one.run_dir is None or step is None:
-        return [initial_params(group, run.config.seed) for group in run.groups]
-    return saved_params(one.run_dir, run.groups, step, run.config.seed)
+        return [
+            initial_params(group, run.config.seed, layout=layout)
+            for group, layout in zip(run.groups, run.layouts, strict=True)
+        ]
+    return saved_params(one.run_dir, run.groups, step, run.config.seed, run.layouts)
 
 
 def _weights(run: Run, one: Measured, step: int | None) -> list[Any]:

@@ -86,7 +86,8 @@ class Console:
                     group.name,
                 )
         self._out.print(table)
-        self._out.print(run.placement.table())
+        if run.placement is not None:
+            self._out.print(run.placement.table())
         for name, problems in {"training": run.train, **run.benchmarks}.items():
             dropped = f", {problems.dropped} too long ones left out" if problems.dropped else ""
             self._out.print(f"{name}: {len(problems)} problems{dropped}")

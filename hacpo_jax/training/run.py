@@ -15,12 +15,13 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.models import AttentionKind, choose_attention
 from hacpo_jax.parallel.hosts import ALONE, Hosts
 from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.mesh import all_devices
 from hacpo_jax.parallel.placement import Placement
 from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
-from hacpo_jax.training.places import place
+from hacpo_jax.training.places import lay_out, place
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
 
@@ -145,7 +146,7 @@ class Run(Programs):
       verifier: grades answers; close it when done.
     """
 
-    placement: Placement
+    placement: Placement | None
     hosts: Hosts
     train: Problems
     benchmarks: dict[str, Problems]
@@ -154,7 +155,7 @@ class Run(Programs):
     @property
     def partitioned(self) -> bool:
         """Whether no device belongs to two groups."""
-        return self.placement.mode == "partitioned"
+        return self.placement is not None and self.placement.mode == "partitioned"
 
     def each_group(
         self, work: Callable[[int, AgentGroup], Result], *, talks: bool = False
@@ -182,7 +183,8 @@ def prepare(
       config: as resolved.
       saved: the agents that the run has written, if it has begun; see `build_agents`.
       hosts: the processes that drive the run, of which this is one.
-      training: whether there is training; without it no training problem is read.
+      training: whether there is training; without it no training problem is read,
+        and training need not fit the devices.
 
     Raises:
       UserError: something in the config cannot work.
@@ -197,7 +199,10 @@ def prepare(
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
     dtype = compute_dtype(config.training.compute_dtype)
-    placement, layouts = place(config, groups, dtype, rescores(config, dtype))
+    if training:
+        placement, layouts = place(config, groups, dtype, rescores(config, dtype))
+    else:  # nothing but weights has to fit
+        placement, layouts = None, lay_out(groups, all_devices())
     train = _train_problems(config, train_examples, agents) if training else NO_PROBLEMS
     benchmarks = {
         name: encode_problems(

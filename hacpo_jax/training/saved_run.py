@@ -1,6 +1,7 @@
 """Reading a run's directory without disturbing the run, which may still be going on."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -10,8 +11,9 @@ from etils import epath
 from hacpo_jax.agents import AgentGroup, base_params, group_agents, saved_agents
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
-from hacpo_jax.models import Adapted, abstract_trained
+from hacpo_jax.models import Adapted, abstract_trained, trained_axes
 from hacpo_jax.models.lora import Params, with_base
+from hacpo_jax.parallel.layout import Layout, one_device
 
 AGENTS = "agents"
 """Folder of a run with one folder of each agent: a Hugging Face directory without the weights."""
@@ -67,7 +69,11 @@ def choose_step(run_dir: Path, step: int | None) -> int:
 
 
 def saved_params(
-    run_dir: Path, groups: tuple[AgentGroup, ...], step: int, seed: int
+    run_dir: Path,
+    groups: tuple[AgentGroup, ...],
+    step: int,
+    seed: int,
+    layouts: Sequence[Layout] | None = None,
 ) -> list[Params | Adapted]:
     """Parameters `[A, ...]` of each group at a checkpoint; no optimizer state is read.
 
@@ -76,11 +82,14 @@ def saved_params(
       groups: its agents, as `prepare` groups them.
       seed: the run's seed, from which the base of adapters on a new model was drawn.
       step: one of its checkpoints, see `choose_step`.
+      layouts: where each group's lie; None is one device.
 
     Raises:
       UserError: the checkpoint is damaged or of other agents.
     """
-    wanted = {"learners": [{"params": _stacked_shapes(group)} for group in groups]}
+    layouts = [one_device()] * len(groups) if layouts is None else layouts
+    pairs = list(zip(groups, layouts, strict=True))
+    wanted = {"learners": [{"params": _stacked_shapes(*pair)} for pair in pairs]}
     path = run_dir / "checkpoints" / str(step)
     arguments = ocp.args.PyTreeRestore(
         item=wanted,
@@ -96,18 +105,17 @@ def saved_params(
             remedy = f"does not hold these agents or is damaged: {str(error)[:300]}"
             raise UserError("checkpoint", str(path), remedy) from error
     return [
-        with_base(learner["params"], base_params(group, seed))
-        for learner, group in zip(tree["learners"], groups, strict=True)
+        with_base(learner["params"], base_params(group, seed, layout=layout))
+        for learner, (group, layout) in zip(tree["learners"], pairs, strict=True)
     ]
 
 
-def _stacked_shapes(group: AgentGroup):
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+def _stacked_shapes(group: AgentGroup, layout: Layout):
     count = len(group.agents)
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype, sharding=device),
-        abstract_trained(group.model),
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), abstract_trained(group.model)
     )
+    return layout.abstract(shapes, trained_axes(group.model), lead=("agents",))
 
 
 def _shapes(tree) -> dict[str, tuple[int, ...]]:

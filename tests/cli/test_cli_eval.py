@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from cli_rows import rows
 
+from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import evaluate
 from hacpo_jax.launch import main
+from hacpo_jax.training import run
 
 NAMES = ["left", "middle", "right"]
 
@@ -142,3 +144,13 @@ def test_results_that_would_lie_on_each_other(tiny_run, refused):
     assert "would write there too" in line
     assert "all agents of a run are measured" in refused("eval", f"{tiny_run}:left")
     assert "is required with model" in refused("eval", str(tiny_run), "model=x")
+
+
+def test_what_cannot_be_trained_here_can_be_measured_here(tiny_run, tmp_path, monkeypatch):
+    """Weights and answers alone have to fit the devices."""
+
+    def too_large(*_, **__):
+        raise UserError("placement", "colocated", "needs more memory than there is")
+
+    monkeypatch.setattr(run, "place", too_large)
+    assert main(["eval", str(tiny_run), f"out={tmp_path}"]) == 0

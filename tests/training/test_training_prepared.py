@@ -43,11 +43,8 @@ def test_sampler_and_trainer_know_the_same_ids(run):
     with run.verifier:
         for group in run.groups:
             vocab = json.loads(group.tokenizer._hf.backend_tokenizer.to_str())["model"]["vocab"]
-            specs = (
-                run.sampling_spec(group),
-                run.evaluation_spec(group, "held"),
-                run.policy_spec(group),
-            )
+            specs = [run.sampling_spec(group), run.policy_spec(group)]
+            specs.append(run.evaluation_spec(group, "held"))
             for spec in specs:
                 known = set(range(spec.num_tokens)) - set(spec.missing_ids)
                 assert known == set(vocab.values())

@@ -97,7 +97,7 @@ def rows_of(path: Path) -> list[dict]:
 def without_times(path: Path) -> list[dict]:
     """Metrics but for what a clock says."""
     return [
-        {k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_second"}
+        {k: v for k, v in row.items() if not k.startswith(("time/", "started/", "tokens_per"))}
         for row in rows_of(path)
     ]
 
