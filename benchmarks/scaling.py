@@ -66,9 +66,10 @@ def settings(chips: int, agents: int) -> Config:
         "sampling": {"max_new_tokens": 1536, "max_rows": 8 * chips},
         "training": {
             "steps": 1,
-            "prompts_per_step": chips,
+            # With up to 4 agents an update takes whole problems, as many of every host.
+            "prompts_per_step": 3 * chips,
             "group_size": 8,
-            "mini_batch_prompts": chips,
+            "mini_batch_prompts": 3 * chips,
             "micro_batch_rows": chips,
             "remat": True,
         },

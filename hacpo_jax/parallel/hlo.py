@@ -110,26 +110,48 @@ class Program:
             for instruction in self.computations[name]:
                 for callee in _called(instruction):
                     if callee in found:
-                        found[callee] += found[name] * self._turns(instruction)
+                        found[callee] += found[name] * self._turns(instruction, name)
         return found
 
-    def _turns(self, instruction: _Instruction) -> int:
-        if instruction.opcode != "while":
+    def _turns(self, loop: _Instruction, caller: str) -> int:
+        """How often an instruction runs what it calls: once, or as a loop turns."""
+        if loop.opcode != "while":
             return 1
-        known = re.search(r'"?known_trip_count"?:\{"?n"?:"?(\d+)', instruction.attributes)
-        if known:
-            return int(known[1])
-        condition = re.search(r"condition=%?([\w.\-]+)", instruction.attributes)
-        return self._compared_with(condition[1]) if condition else self.unknown_trips
+        known = re.search(r'"?known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
+        return int(known[1]) if known else self._counted(loop, caller) or self.unknown_trips
 
-    def _compared_with(self, condition: str) -> int:
-        """Turns of a loop whose counter, from 0, is compared with a constant and nothing else."""
-        inside = {one.name: one for one in self.computations.get(condition, ())}
-        last = list(inside.values())[-1:]
-        if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].attributes:
-            return self.unknown_trips
-        bound = inside.get(last[0].operands[1])
-        return int(bound.inside) if bound and bound.opcode == "constant" else self.unknown_trips
+    def _counted(self, loop: _Instruction, caller: str) -> int | None:
+        """Turns of a loop whose counter is compared with a constant and nothing else.
+
+        Compilers for TPUs do not note them. Counters start at 0 and grow by 1, but where the
+        compiler has unrolled a loop they grow by more.
+        """
+        names = re.findall(r"(?:condition|body)=%?([\w.\-]+)", loop.attributes)
+        if len(names) != 2 or not all(name in self.computations for name in names):
+            return None
+        until, body = (self._inside(name) for name in names)
+        last = list(until.values())[-1]
+        if last.opcode != "compare" or "direction=LT" not in last.attributes:
+            return None
+        counter, bound = (_origin(until, name) for name in last.operands)
+        place, start, step = _place(counter), self._start(loop, caller), 1
+        if bound.opcode != "constant" or place is None:
+            return None
+        grown = _origin(body, list(body.values())[-1].operands[place])
+        if grown.opcode == "add":
+            added = [_origin(body, name) for name in grown.operands]
+            others = [one for one in added if _place(one) != place]
+            step = _value(others[0], start) if others else 1
+        return -(-(int(bound.inside) - _value(counter, start, 0)) // (step or 1))
+
+    def _start(self, loop: _Instruction, caller: str) -> list[_Instruction]:
+        """What a loop's variables are before it."""
+        outside = self._inside(caller)
+        first = outside[loop.operands[0]]
+        return [_origin(outside, name) for name in first.operands if name in outside]
+
+    def _inside(self, computation: str) -> dict[str, _Instruction]:
+        return {one.name: one for one in self.computations[computation]}
 
     def _callees_first(self) -> list[str]:
         order: dict[str, None] = {}
@@ -232,6 +254,28 @@ def _instruction(line: str) -> _Instruction | None:
     return _Instruction(head[1], shapes, opcode[1], rest[start + 1 : stop], rest[stop + 1 :])
 
 
+def _origin(known: Mapping[str, _Instruction], name: str) -> _Instruction:
+    """An instruction, or what it is a copy of."""
+    one = known[name]
+    while one.opcode in ("copy", "bitcast") and one.operands[0] in known:
+        one = known[one.operands[0]]
+    return one
+
+
+def _place(one: _Instruction) -> int | None:
+    """Which variable of a loop an instruction is, if it is one."""
+    found = re.search(r"index=(\d+)", one.attributes)
+    return int(found[1]) if one.opcode == "get-tuple-element" and found else None
+
+
+def _value(one: _Instruction, start: list[_Instruction], default: int = 1) -> int:
+    """Of a constant, or of a loop's variable that is one before the loop."""
+    place = _place(one)
+    if place is not None and place < len(start):
+        one = start[place]
+    return int(one.inside) if one.opcode == "constant" and one.inside.isdigit() else default
+
+
 def _shape(dtype: str, dims: str) -> Shape:
     return Shape(dtype, tuple(int(n) for n in dims.split(",") if n))
 
@@ -267,7 +311,7 @@ def _group_size(attributes: str) -> int:
     rows = re.search(r"replica_groups=\[(\d+),(\d+)\]", attributes)
     if rows:
         return int(rows[2])
-    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes)
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
     if mesh:
         sizes = {name: int(size) for name, size in re.findall(r"(\w+)['\"]?=(\d+)", mesh[1])}
         used = re.findall(r"(\w+)['\"]?(?::\(\d+\)(\d+))?", mesh[2])  # a part of an axis: its size

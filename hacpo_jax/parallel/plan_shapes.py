@@ -16,7 +16,7 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.models import abstract_params, base_axes
 from hacpo_jax.models.lora import Params, split, with_base
 from hacpo_jax.parallel.mesh import local_share
-from hacpo_jax.rollout import DecodeSpec, bucket, chunk_prompts, decode
+from hacpo_jax.rollout import Chunk, DecodeSpec, bucket, chunk_of, decode
 from hacpo_jax.training.batches import num_micro_batches
 from hacpo_jax.training.cut import most_groups, updates_of
 from hacpo_jax.training.places import abstract_learner
@@ -71,11 +71,11 @@ class GroupShapes:
         samples, longest = training.group_size, config.sampling.max_new_tokens
         share = local_share(training.prompts_per_step, self.layout.processes)
         spec = run.sampling_spec(group)
-        chunk = chunk_prompts(self.layout, share, samples, config.sampling.max_rows)
+        chunk = chunk_of(self.layout, share, samples, config.sampling.max_rows)
         yield Job(
             name="decode",
-            lower=lambda: self._decode(spec, chunk, samples),
-            runs=-(-share // chunk) * training.prompt_rounds,
+            lower=lambda: self._decode(spec, chunk),
+            runs=-(-share // chunk.prompts) * -(-samples // chunk.samples) * training.prompt_rounds,
             turns=spec.max_new_tokens - 1,
         )
         if config.task.eval:
@@ -101,19 +101,22 @@ class GroupShapes:
         name = max(config.task.eval, key=size)
         (longest, samples), spec = size(name), self.run.evaluation_spec(self.group, name)
         # How many problems a benchmark has is not known; as many as are taken at once are the most.
-        most = max(config.sampling.max_rows // self.layout.processes, 1)
-        chunk = chunk_prompts(self.layout, most, samples, config.sampling.max_rows)
+        at_once = max(config.sampling.max_rows // samples, 1)
+        share = local_share(at_once, self.layout.processes)
+        chunk = chunk_of(self.layout, share, samples, config.sampling.max_rows)
         return Job(
             name="evaluate",
-            lower=lambda: self._decode(spec, chunk, samples),
+            lower=lambda: self._decode(spec, chunk),
             runs=0,
             turns=longest - 1,
         )
 
-    def _decode(self, spec: DecodeSpec, chunk: int, samples: int):
-        """`chunk` prompts of each process, with so many answers to each."""
-        layout, agents = self.layout, len(self.group.agents)
-        prompts, width = chunk * layout.processes, bucket(self.run.config.task.max_prompt_tokens)
+    def _decode(self, spec: DecodeSpec, chunk: Chunk):
+        layout, agents, samples = self.layout, len(self.group.agents), chunk.samples
+        prompts, width = (
+            chunk.prompts * layout.processes,
+            bucket(self.run.config.task.max_prompt_tokens),
+        )
         key = jax.eval_shape(lambda: jax.random.key(0)).dtype
         array = layout.abstract_array
         return decode.lower(

@@ -110,6 +110,6 @@ def num_shards(name: str, length: int) -> int:
     return parts if length % parts == 0 else 1
 
 
-def over_agents(function: Callable, in_axes: Any = 0) -> Callable:
+def over_agents(function: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
     """`function` of one agent, for all agents of a group, each on its part of the mesh."""
-    return jax.vmap(function, in_axes=in_axes, spmd_axis_name="agent")
+    return jax.vmap(function, in_axes=in_axes, out_axes=out_axes, spmd_axis_name="agent")

@@ -2,10 +2,11 @@
 
 from hacpo_jax.rollout.buckets import bucket
 from hacpo_jax.rollout.decode import DecodeSpec, Responses, decode
-from hacpo_jax.rollout.engine import Rollouts, answer, answer_keys, chunk_prompts, pad_left
+from hacpo_jax.rollout.engine import Chunk, Rollouts, answer, answer_keys, chunk_of, pad_left
 from hacpo_jax.rollout.sampling import Sampler, draw, truncate
 
 __all__ = [
+    "Chunk",
     "DecodeSpec",
     "Responses",
     "Rollouts",
@@ -13,7 +14,7 @@ __all__ = [
     "answer",
     "answer_keys",
     "bucket",
-    "chunk_prompts",
+    "chunk_of",
     "decode",
     "draw",
     "pad_left",

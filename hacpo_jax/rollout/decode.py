@@ -11,8 +11,11 @@ from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.rules import constrain, over_agents
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
-CACHE_AXES = (None, "rows", None, "kv_heads")
-"""Of keys and values of generated tokens, `[L, P, G, kv_heads, C, D]`."""
+CACHE_AXES = (None, "agents", "rows", None, "kv_heads")
+"""Of keys and values of generated tokens, `[L, A, P, G, kv_heads, C, D]`.
+
+Agents come second: a scan over layers would else move them there, and copy the whole cache in every
+step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,28 +102,31 @@ def decode(
         state = _start(spec, keys.shape, active)
         return _draw_next(model, last, state, keys, jnp.zeros((), jnp.int32), spec), prompt_cache
 
-    axes = agent_axes(params)
-    states, prompt_cache = over_agents(prefill, (axes, 0))(params, keys)
+    axes, cache_axis = agent_axes(params), 1
+    states, prompt_cache = over_agents(prefill, (axes, 0), (0, cache_axis))(params, keys)
 
-    def advance(params, prompt_cache, keys, state: _State, step) -> _State:
+    def advance(params, prompt_cache, cache, keys, state: _State, step) -> tuple[_State, KeyValues]:
         model, generated = bind(spec.model, params), step - 1  # the newest token is not cached yet
         positions = prompt_lengths[:, None] + generated
         hidden, new = model.decode(
-            state.newest, positions, prompt_cache, valid, state.cache, generated, dtype=spec.dtype
+            state.newest, positions, prompt_cache, valid, cache, generated, dtype=spec.dtype
         )
-        cache = jax.tree.map(functools.partial(_write, at=generated), state.cache, new)
-        return _draw_next(model, hidden, dataclasses.replace(state, cache=cache), keys, step, spec)
+        return _draw_next(model, hidden, state, keys, step, spec), new
 
-    def body(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
-        step, states = carry
-        advanced = over_agents(advance, (axes, 0, 0, 0, None))
-        return step + 1, advanced(params, prompt_cache, keys, states, step)
+    def body(carry: tuple[jax.Array, _State, KeyValues]) -> tuple[jax.Array, _State, KeyValues]:
+        step, states, cache = carry
+        in_axes = (axes, cache_axis, cache_axis, 0, 0, None)
+        advanced = over_agents(advance, in_axes, (0, cache_axis))
+        states, new = advanced(params, prompt_cache, cache, keys, states, step)
+        write = functools.partial(_write, at=step - 1)
+        return step + 1, states, jax.tree.map(write, cache, new)
 
-    def unfinished(carry: tuple[jax.Array, _State]) -> jax.Array:
-        step, states = carry
+    def unfinished(carry: tuple[jax.Array, _State, KeyValues]) -> jax.Array:
+        step, states, _ = carry
         return (step < spec.max_new_tokens) & ~states.responses.stopped.all()
 
-    _, states = jax.lax.while_loop(unfinished, body, (jnp.ones((), jnp.int32), states))
+    start = (jnp.ones((), jnp.int32), states, _empty_cache(spec, keys.shape))
+    _, states, _ = jax.lax.while_loop(unfinished, body, start)
     answers = states.responses
     return dataclasses.replace(answers, stopped=answers.stopped & active[:, None])
 
@@ -131,18 +137,21 @@ class _State:
     """One agent's answers so far; filler rows count as stopped."""
 
     newest: jax.Array  # [P, G]
-    cache: KeyValues  # [L, P, G, kv_heads, C - 1, D]
     responses: Responses  # without the agent axis
 
 
-def _start(spec: DecodeSpec, shape: tuple[int, ...], active: jax.Array) -> _State:
+def _empty_cache(spec: DecodeSpec, shape: tuple[int, ...]) -> KeyValues:
+    """For answers `[A, P, G]`."""
     c = spec.model
     # The last token is drawn but never attended to, hence C - 1 positions.
     room = (c.num_layers, *shape, c.num_kv_heads, max(spec.max_new_tokens - 1, 1), c.head_dim)
     empty = constrain(jnp.zeros(room, spec.dtype), *CACHE_AXES)
+    return KeyValues(empty, empty)
+
+
+def _start(spec: DecodeSpec, shape: tuple[int, ...], active: jax.Array) -> _State:
     return _State(
         newest=jnp.zeros(shape, jnp.int32),
-        cache=KeyValues(empty, empty),
         responses=Responses(
             tokens=jnp.zeros((*shape, spec.max_new_tokens), jnp.int32),
             log_probs=jnp.zeros((*shape, spec.max_new_tokens), jnp.float32),
@@ -183,6 +192,6 @@ def _draw_next(
 
 
 def _write(cache: jax.Array, new: jax.Array, *, at: jax.Array) -> jax.Array:
-    """Put one position `[L, P, G, kv_heads, D]` into the cache at position `at`."""
+    """Put one position `[L, A, P, G, kv_heads, D]` into the cache at position `at`."""
     update = constrain(new[..., None, :].astype(cache.dtype), *CACHE_AXES)
-    return jax.lax.dynamic_update_slice_in_dim(cache, update, at, axis=4)
+    return jax.lax.dynamic_update_slice_in_dim(cache, update, at, axis=5)

@@ -43,6 +43,41 @@ def test_a_loop_counts_as_often_as_its_condition_says():
     assert program(LOOP, unknown_trips=3).flops() == 5 * ONE_DOT
 
 
+@pytest.mark.parametrize(("first", "step", "turns"), [(0, 1, 8), (0, 2, 4), (1, 2, 4), (3, 1, 5)])
+def test_a_loop_that_is_unrolled_turns_less_often(first, step, turns):
+    text = """\
+    %body (p: (u32[], f32[4,8], u32[])) -> (u32[], f32[4,8], u32[]) {
+      %p = (u32[], f32[4,8]{1,0}, u32[]) parameter(0)
+      %i = u32[] get-tuple-element(%p), index=0
+      %x = f32[4,8]{1,0} get-tuple-element(%p), index=1
+      %step = u32[] get-tuple-element(%p), index=2
+      %w = f32[8,8]{1,0} constant({...})
+      %dot.1 = f32[4,8]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      %copy.1 = u32[] copy(%i)
+      %next = u32[] add(%copy.1, %step)
+      ROOT %t = (u32[], f32[4,8]{1,0}, u32[]) tuple(%next, %dot.1, %step)
+    }
+
+    %until (q: (u32[], f32[4,8], u32[])) -> pred[] {
+      %q = (u32[], f32[4,8]{1,0}, u32[]) parameter(0)
+      %j = u32[] get-tuple-element(%q), index=0
+      %n = u32[] constant(8)
+      ROOT %lt = pred[] compare(%j, %n), direction=LT
+    }
+
+    ENTRY %main (a: f32[4,8]) -> f32[4,8] {
+      %a = f32[4,8]{1,0} parameter(0)
+      %first = u32[] constant(FIRST)
+      %by = u32[] constant(STEP)
+      %start = (u32[], f32[4,8]{1,0}, u32[]) tuple(%first, %a, %by)
+      %loop = (u32[], f32[4,8]{1,0}, u32[]) while(%start), condition=%until, body=%body
+      ROOT %out = f32[4,8]{1,0} get-tuple-element(%loop), index=1
+    }
+    """
+    text = text.replace("FIRST", str(first)).replace("STEP", str(step))
+    assert program(text).flops() == turns * ONE_DOT
+
+
 def test_a_trip_count_of_the_compiler_is_taken():
     known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
     assert program(LOOP.replace("body=%body", known)).flops() == 7 * ONE_DOT
@@ -166,6 +201,12 @@ def test_other_kernels_count_as_nothing():
             "replica_groups=mesh['x'=4,'y'=2] {'x'}, to_apply=%add",
             Collective("reduce-scatter", 1, 4, (Shape("f32", (8, 4)),)),
             8 * 4 * 4 * 3 / 4,
+        ),
+        (
+            "%s = f32[2,4]{1,0} all-to-all(%x), replica_groups=mesh['a'=2,'b'=16], "
+            "device_ids=([2,16]T(1,0)) {'b'}, dimensions={0}",
+            Collective("all-to-all", 1, 16, (Shape("f32", (2, 4)),)),
+            2 * 4 * 4 * 15 / 16,
         ),
         (
             "%s = f32[2,4]{1,0} all-to-all(%x), replica_groups=mesh['x'=8,'y'=2] {'x':(1)4,'y'}",

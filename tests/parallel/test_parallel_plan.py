@@ -109,6 +109,20 @@ def test_a_decode_gathers_weights_once_and_not_in_every_step(tmp_path):
     assert turns == [1]
 
 
+def test_a_decode_holds_its_cache_once(tmp_path):
+    twin = "agents.1.model=${agents.0.model}"
+    model = {"num_heads": 2, "head_dim": 128, "max_position_embeddings": 32768}
+    words = [f"agents.0.model.{key}={value}" for key, value in model.items()]
+    config = small_run(tmp_path, twin, *words, "sampling.max_new_tokens=16385")
+    group = "small+large"
+    (one,) = plan(config, topology_devices("v5e:2x2"), only=[(group, "decode")]).programs
+    # Keys and values of 2 agents, of one prompt a device with 4 answers and 2 heads, in bfloat16.
+    # Less would lie in the memory beside the cores.
+    cache = 2 * 2 * LAYERS * 4 * 2 * 16384 * 128 * 2
+    assert one.bytes is not None
+    assert cache < one.bytes.temporaries < 1.5 * cache
+
+
 def test_groups_with_devices_of_their_own_hold_nothing_of_each_other(tmp_path):
     config = small_run(tmp_path, "placement=partitioned", "mesh.tensor=2")
     devices = topology_devices("v5e:2x4")  # in two processes

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DECODE, llama_params, stacked
 
-from hacpo_jax.rollout import answer, answer_keys, pad_left
+from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
+from hacpo_jax.rollout import Chunk, answer, answer_keys, chunk_of, pad_left
 
 POOL = [[5, 9, 3], [11], [2, 8, 0, 4, 2], [7, 7], [1, 30, 12, 5, 5, 6], [39], [3, 3, 3, 3]]
 SAMPLES = 4
@@ -30,10 +32,11 @@ def everything():
 @settings(max_examples=12, deadline=None)
 @given(
     prompt_ids=st.permutations(range(len(POOL))),
-    max_rows=st.sampled_from([4, 7, 12, 1000]),
+    max_rows=st.sampled_from([1, 3, 4, 7, 12, 1000]),
 )
 def test_samples_do_not_depend_on_order_or_chunk_size(prompt_ids, max_rows):
-    """Chunks of 1, 3 and all prompts; the last one is filled up with rows that end at once."""
+    """Chunks of 1, 3 and all prompts, or of one prompt with 1 or 2 of its answers; what the last
+    one lacks is filled up."""
     found, expected = drawn(prompt_ids, max_rows=max_rows), everything()
     assert found.tokens.shape == (1, len(POOL), SAMPLES, DECODE.max_new_tokens)
     for name in ("tokens", "lengths", "stopped"):
@@ -41,6 +44,26 @@ def test_samples_do_not_depend_on_order_or_chunk_size(prompt_ids, max_rows):
             getattr(found, name), getattr(expected, name)[:, prompt_ids], err_msg=name
         )
     np.testing.assert_allclose(found.log_probs, expected.log_probs[:, prompt_ids], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "share", "samples", "max_rows", "expected"),
+    [
+        (1, 100, 8, 64, Chunk(8, 8)),
+        (1, 3, 8, 64, Chunk(3, 8)),
+        (1, 100, 30, 64, Chunk(2, 30)),
+        (1, 100, 30, 20, Chunk(1, 15)),  # two passes, alike
+        (8, 100, 8, 64, Chunk(8, 8)),
+        (8, 100, 8, 200, Chunk(24, 8)),  # 25 prompts would be 32 on 8 devices
+        (8, 9, 8, 200, Chunk(16, 8)),
+        (8, 100, 8, 63, Chunk(8, 4)),  # 7 answers to each prompt are two passes as well
+        (8, 100, 8, 8, Chunk(8, 1)),
+        (8, 100, 8, 1, Chunk(8, 1)),
+    ],
+)
+def test_what_is_decoded_at_a_time(devices, share, samples, max_rows, expected):
+    layout = Layout(make_mesh(MeshSizes(fsdp=devices), jax.devices()[:devices]))
+    assert chunk_of(layout, share, samples, max_rows) == expected
 
 
 @pytest.mark.parametrize("prompt_ids", [[2], [1, 4, 0]])
