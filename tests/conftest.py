@@ -1,11 +1,21 @@
 """Fixtures that several test folders share."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # What one test has compiled, others and their child processes read; the controller of xdist
+    # makes the folder, and its workers inherit the name.
+    programs = tempfile.mkdtemp(prefix="hacpo_jax_programs_")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import hypothesis
 import jax
@@ -28,11 +38,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def few_programs():
     """Lets go of compiled programs before they use up the mappings that Linux grants a process.
 
-    Each takes several of the 65,530; beyond them XLA aborts.
+    Each takes about 80 of the 65,530, and a module makes up to 300; beyond them XLA aborts.
     """
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and len(maps.read_bytes().splitlines()) > 30_000:
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 15_000:
         jax.clear_caches()
 
 

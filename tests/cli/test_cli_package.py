@@ -61,6 +61,6 @@ def test_the_wheel_holds_every_module_config_and_template(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = (copy / "wheel").glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hacpo_jax/")}
-    kinds = ("**/*.py", "configs/*.yaml", "report/*.jinja")
+    kinds = ("**/*.py", "configs/*.yaml", "models/*.json", "report/*.jinja")
     files = [path for kind in kinds for path in (REPOSITORY / "hacpo_jax").glob(kind)]
     assert held == {str(path.relative_to(REPOSITORY)) for path in files}

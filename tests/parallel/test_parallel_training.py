@@ -132,7 +132,8 @@ def test_a_process_with_another_config_ends_all(home):
 
 def test_a_killed_process_ends_all(home):
     """The other says who died, and both are gone within a minute and a half."""
-    processes = started(home, "killed", 2, "training.steps=100000", "checkpoint.every=1000")
+    words = ("training.steps=100000", "checkpoint.every=1000", "diagnostics={}")
+    processes = started(home, "killed", 2, *words, "algorithm={name: gspo}")
     metrics = home / "killed" / "metrics.jsonl"
     until = time.monotonic() + 300
     while not metrics.exists() and time.monotonic() < until:
