@@ -1,5 +1,6 @@
 """What a verifier's worker process runs; it must not import jax."""
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -40,18 +41,15 @@ def serve(descriptor: str, spec: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         terms = [_Term(part["weight"], _load(**part)) for part in json.loads(spec)]
+        ready = None
     except BaseException as error:
-        _send(connection, describe(error))
-        return
+        terms, ready = [], describe(error)
     _limit_memory()
-    _send(connection, None)
-    while True:
-        try:
-            pairs = connection.recv()
-        except EOFError:
-            return
-        for response, answer in pairs:
-            _send(connection, grade(terms, response, answer))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent any more
+        _send(connection, ready)
+        while ready is None:
+            for response, answer in connection.recv():
+                _send(connection, grade(terms, response, answer))
 
 
 def grade(terms: Sequence[_Term], response: str, answer: str) -> tuple[str, Any]:
