@@ -18,6 +18,7 @@ from hacpo_jax.cli.words import Command, parse_options
 from hacpo_jax.config import Config, load_config
 from hacpo_jax.config.base import Section
 from hacpo_jax.errors import UserError
+from hacpo_jax.terminal import rich_console
 
 # What may differ from the run that is measured; the rest makes the agents what they are.
 _FREE = ("evaluation", "task.eval", "task.verifier", "sampling.max_rows")
@@ -42,7 +43,7 @@ def run(command: Command) -> None:
 
     use_compilation_cache()
     out = None if options.out is None or len(measured) == 1 else Path(options.out)
-    console = Console(highlight=False)
+    console = rich_console(highlight=False)
     figures = []
     for one, found in measure_all(measured, quiet=command.quiet):
         figures.append(found)

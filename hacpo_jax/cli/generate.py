@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import Field, field_validator
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from hacpo_jax.cli.words import Command, parse_options, refuse_config, refuse_pa
 from hacpo_jax.config import AgentConfig, Config
 from hacpo_jax.config.base import Section
 from hacpo_jax.errors import UserError
+from hacpo_jax.terminal import rich_console
 from hacpo_jax.text import printable
 
 if TYPE_CHECKING:
@@ -255,8 +255,9 @@ def _print_side_by_side(
 ) -> None:
     """A table for each prompt, with a column for each source; where columns would be too narrow,
     one below the other."""
-    terminal = Console(highlight=False)
-    console = terminal if terminal.is_terminal else Console(highlight=False, width=_LOG_WIDTH)
+    terminal = rich_console(highlight=False)
+    log = rich_console(highlight=False, width=_LOG_WIDTH)
+    console = terminal if terminal.is_terminal else log
     for p, prompt in enumerate(prompts):
         console.print(Text(f"prompt {p + 1} of {len(prompts)}: {printable(prompt)}"))
         if console.width // len(names) < _NARROWEST:

@@ -33,12 +33,12 @@ def run(command: Command) -> int:
     _prepare_jax(command.topology)
 
     import jax
-    from rich.console import Console
 
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.parallel.plan import plan
     from hacpo_jax.parallel.plan_table import as_json, lines, table
     from hacpo_jax.parallel.topology import cpu_devices, topology_devices
+    from hacpo_jax.terminal import rich_console
 
     devices = topology_devices(command.topology)
     if cpu_devices(command.topology) is None:
@@ -46,13 +46,13 @@ def run(command: Command) -> int:
         jax.config.update("jax_enable_compilation_cache", False)
     else:
         use_compilation_cache()
-    notes = Console(stderr=True)
+    notes = rich_console(stderr=True)
     found: Plan = plan(
         config,
         devices,
         tell=lambda name, program: notes.print(f"compiling {program} of {name}", style="dim"),
     )
-    console = Console()
+    console = rich_console()
     if not console.is_terminal:  # a file has no width
         console.width = 200
     console.print(table(found, command.topology))

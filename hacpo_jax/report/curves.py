@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hacpo_jax.report.bounds import Bounds, bounds
@@ -90,6 +91,21 @@ class Style:
             Line2D([], [], color="0.3", ls="", marker=self.marker(peer), label=f"peer {peer}")
             for peer in peers
         ]
+
+
+def panels(rows: int, columns: int, *, size: tuple[float, float]) -> tuple[Figure, np.ndarray]:
+    """An empty picture, which pyplot does not know: its state is the caller's, as in a notebook.
+
+    Args:
+      rows: number of rows of axes.
+      columns: number of columns.
+      size: width and height in inches.
+
+    Returns:
+      The picture and its axes, `[rows, columns]`.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def draw(

@@ -2,21 +2,13 @@
 
 from collections.abc import Sequence
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from hacpo_jax.report.curves import Panel, Style, draw
+from hacpo_jax.report.curves import Panel, Style, draw, panels
 from hacpo_jax.report.ensemble import Ensemble
 from hacpo_jax.report.sharing import sharing_figure, times_figure
-
-# Names of runs and benchmarks are text: a $ in them starts no formula.
-matplotlib.rcParams["text.parse_math"] = False
 
 _REWARD = Panel("Reward of each agent's own answers", "mean reward", "reward/mean")
 _OMEGA = Panel(
@@ -81,11 +73,9 @@ def draw_all(shown: Sequence[Ensemble]) -> dict[str, Figure]:
     if any(one.benchmarks for one in shown):
         figures["accuracy"] = _accuracy_over_steps(shown, style)
     for name, panel in PANELS.items():
-        figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-        if draw(axes, panel, shown, style, legend=True):
+        figure, grid = panels(1, 1, size=(7, 4.2))
+        if draw(grid[0, 0], panel, shown, style, legend=True):
             figures[name] = figure
-        else:
-            pyplot.close(figure)
     for name, figure in {"sharing": sharing_figure(shown), "time": times_figure(shown)}.items():
         if figure is not None:
             figures[name] = figure
@@ -94,7 +84,7 @@ def draw_all(shown: Sequence[Ensemble]) -> dict[str, Figure]:
 
 def _overview(shown: Sequence[Ensemble], style: Style) -> Figure:
     """Reward, capability ratio, cross ratio, and accuracy before and after."""
-    figure, grid = pyplot.subplots(2, 2, figsize=(12, 7.4), layout="constrained")
+    figure, grid = panels(2, 2, size=(12, 7.4))
     draw(grid[0, 0], _REWARD, shown, style, legend=False)
     draw(grid[0, 1], _OMEGA, shown, style, legend=False)
     draw(grid[1, 0], _CROSS, shown, style, legend=False)
@@ -149,10 +139,7 @@ def _before_and_after(axes: Axes, shown: Sequence[Ensemble], style: Style) -> No
 def _accuracy_over_steps(shown: Sequence[Ensemble], style: Style) -> Figure:
     """One panel per benchmark."""
     benchmarks = list(dict.fromkeys(name for one in shown for name in one.benchmarks))
-    size = (7, 0.8 + 3.4 * len(benchmarks))
-    figure, grid = pyplot.subplots(
-        len(benchmarks), figsize=size, layout="constrained", squeeze=False
-    )
+    figure, grid = panels(len(benchmarks), 1, size=(7, 0.8 + 3.4 * len(benchmarks)))
     for axes, benchmark in zip(grid[:, 0], benchmarks, strict=True):
         for one in shown:
             for agent in one.agents:

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from hacpo_jax.report.curves import panels
 from hacpo_jax.report.ensemble import Ensemble
 from hacpo_jax.report.run_log import RunLog
 
@@ -74,13 +74,7 @@ def sharing_figure(shown: Sequence[Ensemble]) -> Figure | None:
         return None
     count = max(len(matrix.agents) for _, matrix in known)
     size = (2.0 + 1.5 * count, 1.6 + 0.95 * count)
-    figure, grid = pyplot.subplots(
-        1,
-        len(known),
-        figsize=(size[0] * len(known), size[1]),
-        layout="constrained",
-        squeeze=False,
-    )
+    figure, grid = panels(1, len(known), size=(size[0] * len(known), size[1]))
     most = max(float(np.nanmax(matrix.used)) for _, matrix in known)
     for axes, (one, matrix) in zip(grid[0], known, strict=True):
         axes.imshow(np.nan_to_num(matrix.used), cmap="Blues", vmin=0, vmax=1.25 * max(most, 1))
@@ -124,7 +118,8 @@ def times_figure(shown: Sequence[Ensemble]) -> Figure | None:
     rows = [(name, seconds) for name, seconds in rows if seconds]
     if not rows:
         return None
-    figure, axes = pyplot.subplots(figsize=(7, 1.5 + 0.55 * len(rows)), layout="constrained")
+    figure, grid = panels(1, 1, size=(7, 1.5 + 0.55 * len(rows)))
+    axes = grid[0, 0]
     start = np.zeros(len(rows))
     for phase, color in zip(PHASES, _PHASE_COLORS, strict=True):
         width = np.array([seconds.get(phase, 0.0) for _, seconds in rows])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import pyplot
+import matplotlib
 
 from hacpo_jax.errors import UserError
 from hacpo_jax.report.ensemble import ensembles
@@ -30,17 +30,17 @@ def write_report(run_dirs: Sequence[Path], out: Path | None = None) -> list[Path
     """
     logs = [read_log(path, name) for path, name in zip(run_dirs, _names(run_dirs), strict=True)]
     shown, out = ensembles(logs), run_dirs[0] / "report" if out is None else out
-    try:
+    # Names of runs and benchmarks are text: a $ in them starts no formula.
+    with matplotlib.rc_context({"text.parse_math": False}):
         figures = draw_all(shown)
         paths = [out / f"{name}.png" for name in figures]
-        out.mkdir(parents=True, exist_ok=True)
-        for path, figure in zip(paths, figures.values(), strict=True):
-            figure.savefig(path, dpi=130)
-        replace_text(out / PAGE, page(shown, figures))
-    except OSError as error:
-        raise UserError("out", str(out), f"cannot be written ({error.strerror})") from None
-    finally:
-        pyplot.close("all")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for path, figure in zip(paths, figures.values(), strict=True):
+                figure.savefig(path, dpi=130)
+            replace_text(out / PAGE, page(shown, figures))
+        except OSError as error:
+            raise UserError("out", str(out), f"cannot be written ({error.strerror})") from None
     return [out / PAGE, *paths]
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hacpo_jax.agents import Agent
 from hacpo_jax.models import abstract_params, abstract_trained
+from hacpo_jax.terminal import rich_console
 from hacpo_jax.text import time_left
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
@@ -55,12 +56,12 @@ class Console:
         out: RichConsole | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        terminal = out or RichConsole(highlight=False)
+        terminal = out or rich_console(highlight=False)
         # A log has no width of its own; 80 columns would cut the tables.
         self._out = (
             terminal
             if terminal.is_terminal
-            else RichConsole(highlight=False, width=120, file=terminal.file)
+            else rich_console(highlight=False, width=120, file=terminal.file)
         )
         self._quiet = quiet
         self._live: Live | None = None

@@ -1,0 +1,129 @@
+"""Runs of the notebooks in kernels of their own, and models for their switch to real ones."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from hacpo_jax.agents import build_agents, export_agent
+from hacpo_jax.config import parse_config
+from hacpo_jax.models import init_params
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOKS = REPOSITORY / "notebooks"
+HUB_IDS = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-1.7B-Instruct")
+SHAPE = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_layers": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+}
+
+
+def read(name: str) -> NotebookNode:
+    """A notebook as it is in the repository."""
+    return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+
+
+def execute(name: str, folder: Path, cache: Path, after: Mapping[str, str]) -> NotebookNode:
+    """A notebook's cells, run from the first to the last; fails where one of them does.
+
+    Args:
+      name: of the notebook.
+      folder: where it works.
+      cache: where compiled programs are kept.
+      after: code to be run after the cell that has the tag, and after all of them (`end`).
+    """
+    notebook = read(name)
+    tagged = {tag for cell in notebook.cells for tag in cell.metadata.get("tags", ())} | {"end"}
+    assert set(after) <= tagged
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        for tag in cell.metadata.get("tags", ()):
+            cells += [nbformat.v4.new_code_cell(after[tag])] if tag in after else []
+    cells += [nbformat.v4.new_code_cell(after["end"])] if "end" in after else []
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    notebook.cells = cells
+    folder.mkdir()
+    # One device, and programs that are compiled quickly rather than well.
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
+        "HACPO_CACHE": str(cache),
+        "HF_HUB_OFFLINE": "1",
+        "IPYTHONDIR": str(folder / ".ipython"),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources)
+    return client.execute(env=environment)
+
+
+def replaced(variable: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """Code that replaces what must be there in a text."""
+    return "\n".join(
+        f"assert {old!r} in {variable}\n{variable} = {variable}.replace({old!r}, {new!r})"
+        for old, new in pairs
+    )
+
+
+def outputs(notebook: NotebookNode) -> list[NotebookNode]:
+    """All of them, in order."""
+    return [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
+
+
+def printed(notebook: NotebookNode) -> str:
+    """What stands on both streams."""
+    return "".join(out.text for out in outputs(notebook) if out.output_type == "stream")
+
+
+def pictures(notebook: NotebookNode) -> int:
+    """How many there are."""
+    return sum("image/png" in out.get("data", {}) for out in outputs(notebook))
+
+
+def write_models(folder: Path) -> list[Path]:
+    """Two Hugging Face folders whose next token depends on the last one alone.
+
+    Their layers add nothing to what they are given: a Qwen2 that reads bytes, and a Llama of 300
+    BPE tokens.
+    """
+    texts = ["What is 17 + 25? The answer is 42.", "17 + 25 = 17 + 20 + 5 = 42"]
+    agents = [
+        {"name": "qwen", "model": {"family": "qwen2", **SHAPE}, "tokenizer": {"kind": "bytes"}},
+        {
+            "name": "llama",
+            "model": {"family": "llama", **SHAPE},
+            "tokenizer": {"kind": "bpe", "vocab_size": 280},
+        },
+    ]
+    addition = {"kind": "arithmetic", "size": 8}
+    config = parse_config(
+        {
+            "run_dir": "never made",
+            "task": {"train": addition, "eval": {"test": addition}},
+            "agents": agents,
+            "sampling": {"max_new_tokens": 1},
+            "training": {"steps": 1, "prompts_per_step": 1, "mini_batch_prompts": 1},
+        }
+    )
+    folders = []
+    for agent in build_agents(config.agents, texts):
+        params = init_params(agent.model, jax.random.key(agent.index))
+        layers = params["layers"]
+        for part, name in (("attention", "o"), ("mlp", "down")):
+            layers[part][name] = jnp.zeros_like(layers[part][name])
+        folders.append(folder / agent.name)
+        export_agent(agent, params, folders[-1], dtype=jnp.float32)
+    return folders
