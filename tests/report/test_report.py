@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import matplotlib
 import matplotlib.image
 import numpy as np
 import pytest
@@ -74,7 +75,16 @@ def test_every_picture_is_there_and_is_a_picture(tmp_path):
     for path in pictures:
         height, width, _ = matplotlib.image.imread(path).shape
         assert width > height > 300
-    assert pyplot.get_fignums() == []
+
+
+def test_pictures_leave_pyplot_as_the_caller_has_it(tmp_path):
+    """In a notebook they would end its own pictures."""
+    mine = pyplot.figure()
+    settings = dict(matplotlib.rcParams)
+    write_report([write_run(tmp_path / "run")])
+    assert pyplot.get_fignums() == [mine.number]
+    assert dict(matplotlib.rcParams) == settings
+    pyplot.close(mine)
 
 
 def test_an_algorithm_that_shares_nothing_has_no_pictures_of_sharing(tmp_path):
