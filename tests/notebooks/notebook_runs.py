@@ -1,6 +1,13 @@
-"""Runs of the notebooks in kernels of their own, and models for their switch to real ones."""
+"""Runs of the notebooks in kernels of their own, and models for their switch to real ones.
+
+    python tests/notebooks/notebook_runs.py [NAME ...]
+
+runs notebooks as they are, in a folder of their own, and keeps what they show.
+"""
 
 import os
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,11 +41,11 @@ def read(name: str) -> NotebookNode:
 
 
 def execute(name: str, folder: Path, cache: Path, after: Mapping[str, str]) -> NotebookNode:
-    """A notebook's cells, run from the first to the last; fails where one of them does.
+    """A notebook with more cells, run from the first to the last; fails where one of them does.
 
     Args:
       name: of the notebook.
-      folder: where it works.
+      folder: where it works; made here.
       cache: where compiled programs are kept.
       after: code to be run after the cell that has the tag, and after all of them (`end`).
     """
@@ -51,22 +58,33 @@ def execute(name: str, folder: Path, cache: Path, after: Mapping[str, str]) -> N
         for tag in cell.metadata.get("tags", ()):
             cells += [nbformat.v4.new_code_cell(after[tag])] if tag in after else []
     cells += [nbformat.v4.new_code_cell(after["end"])] if "end" in after else []
-    for cell in cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
     notebook.cells = cells
     folder.mkdir()
-    # One device, and programs that are compiled quickly rather than well.
+    # Programs that are compiled quickly rather than well.
+    quickly = {"HACPO_CACHE": str(cache), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return _run(notebook, folder, quickly)
+
+
+def _run(notebook: NotebookNode, folder: Path, settings: Mapping[str, str]) -> NotebookNode:
+    """The notebook as it is after its run; a kernel has one device and no network."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
-        "HACPO_CACHE": str(cache),
         "HF_HUB_OFFLINE": "1",
         "IPYTHONDIR": str(folder / ".ipython"),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(REPOSITORY),
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # ipywidgets would draw tqdm's bars
+        **settings,
     }
-    resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources)
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
     return client.execute(env=environment)
 
 
@@ -127,3 +145,15 @@ def write_models(folder: Path) -> list[Path]:
         folders.append(folder / agent.name)
         export_agent(agent, params, folders[-1], dtype=jnp.float32)
     return folders
+
+
+def _refresh(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        notebook = _run(read(name), Path(folder), {})
+    notebook.metadata.language_info = {"name": "python"}  # no version of this machine's
+    nbformat.write(notebook, NOTEBOOKS / f"{name}.ipynb")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")):
+        _refresh(chosen)

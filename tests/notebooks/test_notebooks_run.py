@@ -171,8 +171,11 @@ def test_the_exported_model_is_the_trained_one(two_models, folder):
 def test_what_the_first_notebook_shows(two_models, folder):
     text = printed(two_models)
     run = folder / "two_models" / "runs" / "small"
-    measured = json.loads((run / "measured" / "evaluation.json").read_text())
-    assert [one["step"] for one in measured["subjects"]] == [0, 2]
+    measured = json.loads((run / "evaluation.json").read_text())
+    assert measured["step"] == 2
+    for row in read_rows(run / "evaluations.jsonl"):
+        if row["step"] == 2:
+            assert row["accuracy"] == measured["agents"][row["agent"]]["addition"]["accuracy"]
     answers = read_rows(run / "answers.jsonl")
     assert len(answers) == 4 * 2 * 2  # problems, agents, before and after
     for row in answers:
