@@ -23,7 +23,6 @@ from hacpo_jax.models import init_params
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = REPOSITORY / "notebooks"
-HUB_IDS = ("Qwen/Qwen2.5-0.5B-Instruct", "HuggingFaceTB/SmolLM2-1.7B-Instruct")
 SHAPE = {
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -31,7 +30,7 @@ SHAPE = {
     "num_heads": 2,
     "num_kv_heads": 1,
     "head_dim": 8,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 512,
 }
 
 
@@ -89,9 +88,9 @@ def _run(notebook: NotebookNode, folder: Path, settings: Mapping[str, str]) -> N
 
 
 def replaced(variable: str, pairs: Sequence[tuple[str, str]]) -> str:
-    """Code that replaces what must be there in a text."""
+    """Code that replaces what must be there once in a text."""
     return "\n".join(
-        f"assert {old!r} in {variable}\n{variable} = {variable}.replace({old!r}, {new!r})"
+        f"assert {variable}.count({old!r}) == 1\n{variable} = {variable}.replace({old!r}, {new!r})"
         for old, new in pairs
     )
 

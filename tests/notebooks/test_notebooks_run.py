@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 from notebook_runs import (
-    HUB_IDS,
     NOTEBOOKS,
     execute,
     outputs,
@@ -22,6 +21,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from hacpo_jax.config import load_config
 from hacpo_jax.launch import main
+from hacpo_jax.parallel.plan import prepare_plan
+from hacpo_jax.parallel.topology import topology_devices
+from hacpo_jax.training.run import prepare
 from hacpo_jax.training.run_dir import read_rows
 
 PICTURES = {"train_two_models": 3, "loss_in_your_own_code": 3, "your_reward_and_data": 1}
@@ -81,8 +83,11 @@ def models(folder):
 
 @pytest.fixture(scope="module")
 def two_models(folder):
-    fewer = [("steps: 800", "steps: 20"), ("prompts_per_step: 64", "prompts_per_step: 8")]
-    fewer += [("mini_batch_prompts: 64", "mini_batch_prompts: 8"), ("size: 256", "size: 16")]
+    # Sums of digits, of which a short warm start gets some right.
+    fewer = [("size: 6000", "size: 60, high: 9"), ("held_out, size: 256", "held_out, size: 4, high: 9")]
+    fewer += [("steps: 800", "steps: 60"), ("check_problems: 256", "check_problems: 60")]
+    fewer += [("prompts_per_step: 64", "prompts_per_step: 8")]
+    fewer += [("mini_batch_prompts: 64", "mini_batch_prompts: 8")]
     after = {"parameters": "STEPS = 2", "small": replaced("SMALL", fewer)}
     return execute("train_two_models", folder / "two_models", folder / "cache", after)
 
@@ -282,43 +287,43 @@ def test_the_own_reward_is_what_agents_learn_from(own_reward, folder):
     assert "could not be graded: 0" in printed(own_reward)
 
 
-def test_the_switch_to_real_models_runs_with_small_folders(models, folder):
-    pairs = [(hub_id, str(path)) for hub_id, path in zip(HUB_IDS, models, strict=True)]
-    pairs += [
-        ("size: 4000", "size: 8"),
-        ("size: 128", "size: 4"),
-        ("max_new_tokens: 256", "max_new_tokens: 8"),
-        ("prompts_per_step: 32, group_size: 8, mini_batch_prompts: 16",
-         "prompts_per_step: 2, group_size: 2, mini_batch_prompts: 2"),
-    ]  # fmt: skip
-    after = {"parameters": "REAL_MODELS, STEPS = True, 1", "config": replaced("REAL", pairs)}
-    done = execute("train_two_models", folder / "real", folder / "cache", after)
-    assert pictures(done) == PICTURES["train_two_models"]
-    run = folder / "real" / "runs" / "real"
-    assert [row["agent"] for row in read_rows(run / "metrics.jsonl")] == [
-        "qwen2.5-0.5b", "smollm2-1.7b"
-    ]  # fmt: skip
-    assert AutoConfig.from_pretrained(run / "exported" / "qwen2.5-0.5b").model_type == "qwen2"
+def real_config(name, folder, models):
+    """That of a notebook, with other models in place of those of the hub."""
+    (cell,) = (c for c in read(name).cells if "config" in c.metadata.get("tags", ()))
+    texts: dict[str, str] = {}
+    exec(cell.source, texts)
+    text = texts.get("TASK", "") + texts["REAL"]
+    for hub_id, path in zip(PUBLISHED, models, strict=True):
+        assert text.count(hub_id) == 1
+        text = text.replace(hub_id, str(path))
+    (folder / "real.yaml").write_text(text)
+    return load_config(folder / "real.yaml", ["run_dir=never made"])
+
+
+@pytest.mark.parametrize("name", ["train_two_models", "your_reward_and_data"])
+def test_real_models_are_prepared_from_their_folders(name, own_reward, folder, models, monkeypatch):
+    """Everything before the weights: tokenizers, problems in each one's tokens, the verifier."""
+    monkeypatch.chdir(folder / "own_reward")
+    with (run := prepare(real_config(name, folder, models))).verifier:
+        assert [agent.model.model_type for agent in run.agents] == ["qwen2", "llama"]
+        assert all(agent.model.lora is not None for agent in run.agents)
+        (problems,) = run.benchmarks.values()
+        ((tokens, *_), (others, *_)), wanted = problems.tokens, problems.examples[0].answer
+        assert run.agents[0].tokenizer.decode(tokens) == problems.texts[0]
+        assert run.agents[1].tokenizer.decode(others) == problems.texts[0]
+        answer = f"\\boxed{{{wanted}}}" if name == "train_two_models" else wanted
+        good, bad = run.verifier.score([(answer, wanted), ("I do not know", wanted)])
+    assert (good.reward, bad.reward) == (1, 0)
 
 
 @pytest.mark.parametrize("name", ["train_two_models", "your_reward_and_data"])
 def test_configs_of_real_models_fit_what_is_published(name, tmp_path):
     """From the notebook's text to the programs that a run would compile, without weights."""
-    from hacpo_jax.parallel.plan import prepare_plan
-    from hacpo_jax.parallel.topology import topology_devices
-
-    (cell,) = (c for c in read(name).cells if "config" in c.metadata.get("tags", ()))
-    texts: dict[str, str] = {}
-    exec(cell.source, texts)
-    text = texts.get("TASK", "") + texts["REAL"]
-    for hub_id, values in PUBLISHED.items():
-        directory = tmp_path / hub_id.rpartition("/")[2]
+    directories = [tmp_path / hub_id.rpartition("/")[2] for hub_id in PUBLISHED]
+    for directory, values in zip(directories, PUBLISHED.values(), strict=True):
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps(values))
-        assert text.count(hub_id) == 1
-        text = text.replace(hub_id, str(directory))
-    (tmp_path / "real.yaml").write_text(text)
-    config = load_config(tmp_path / "real.yaml", ["run_dir=never made"])
+    config = real_config(name, tmp_path, directories)
     programs = prepare_plan(config, topology_devices("cpu:1"))
     shapes = [group.model for group in programs.groups]
     assert [shape.vocab_size for shape in shapes] == [151936, 49152]
