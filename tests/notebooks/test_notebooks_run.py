@@ -90,14 +90,14 @@ def two_models(folder):
     fewer += [("prompts_per_step: 64", "prompts_per_step: 8")]
     fewer += [("mini_batch_prompts: 64", "mini_batch_prompts: 8")]
     after = {"parameters": "STEPS = 2", "small": replaced("SMALL", fewer)}
-    return execute("train_two_models", folder / "two_models", folder / "cache", after)
+    return execute("train_two_models", folder / "two_models", after)
 
 
 @pytest.fixture(scope="module")
 def own_loss(folder, models):
     paths = [str(path) for path in models]
     after = {"parameters": f"REAL_MODELS, MODELS = True, {paths}", "end": _OWN_LOSS_VALUES}
-    return execute("loss_in_your_own_code", folder / "own_loss", folder / "cache", after)
+    return execute("loss_in_your_own_code", folder / "own_loss", after)
 
 
 _OWN_LOSS_VALUES = """
@@ -123,7 +123,7 @@ def own_reward(folder):
     fewer += [("mini_batch_prompts: 32", "mini_batch_prompts: 8")]
     fewer = replaced("SMALL", fewer) + "\n" + replaced("TASK", [("in_order}\n  ver", _FEW_TESTS)])
     after = {"parameters": "STEPS = 2", "config": fewer}
-    return execute("your_reward_and_data", folder / "own_reward", folder / "cache", after)
+    return execute("your_reward_and_data", folder / "own_reward", after)
 
 
 _FEW_TESTS = "in_order, limit: 16}\n  ver"
