@@ -21,11 +21,13 @@ with its descendants by then.
 | `scoring` | log-probs of 32 answers of 64 to prompts of 32, forward pass |
 | `long` | as `decode` where 1,024 tokens are allowed and answers have 64 |
 | `prompts` | 4 prompts of 512 tokens, 8 answers of 32 to each |
+| `refill` | 256 prompts of 32 tokens, one answer each of 64 tokens in the mean and 512 at most |
 
 Not equal: TRL's `generate` returns no log-probs, which its trainer computes later. Ours may draw
 the end token, 1 of 4,096 or 49,152, in a step, and Tunix and TRL cannot; our verifier is a process
 of its own, whose memory counts. In `long` ours ends its answers by stop ids and Tunix by its limit,
-at its default cache of 1,024 positions. Where a peer has no such thing the cell is empty.
+at its default cache of 1,024 positions. Where a peer has no such thing the cell is empty; `refill`
+compares our engine with itself: 32 slots that waiting prompts take against 32 prompts at a time.
 
 Limits: the products of one decoding step alone, as XLA does them (the loop's steps against them,
 without prompts and first token); FLOPs of the plain step at the rate of 2048 x 2048 products.
@@ -39,15 +41,14 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).resolve().parent / "peer_scripts"
-sys.path.insert(0, str(SCRIPTS))
+from peer_scripts import work
 
-import work
-
+SCRIPTS = Path(work.__file__).resolve().parent
 SIDES = ("ours", "tunix", "trl", "dots")
 # Of the sides that have no environment of their own, the one that runs this script.
 PACKAGES = {
@@ -60,6 +61,7 @@ TAKES_PART = {
     "scoring": ("ours", "tunix", "trl"),
     "long": ("ours", "tunix"),
     "prompts": ("ours", "tunix", "trl"),
+    "refill": ("ours",),
 }
 # Resident memory, GiB, that is known to be needed; a process that would have less is left out.
 NEEDS = {("tunix", "step", "smol"): 17, ("trl", "step", "smol"): 12}
@@ -87,6 +89,13 @@ def main() -> None:
         make_environments(given.venvs)
         return
     check_environments(given.venvs, given.sides)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache  # a program is compiled in one round only
+        print_table(given)
+
+
+def print_table(given: argparse.Namespace) -> None:
+    """Every line as soon as it is there."""
     measure = Measure("own" if given.processor_time else "seconds")
     print("| work | shape | ours | against Tunix | against TRL | against the limit |")
     print("|---|---|---|---|---|---|")
@@ -201,7 +210,7 @@ class Measure:
         """How much more they need than we, round by round; empty without them."""
         pairs = list(zip(ours, theirs, strict=False))
         ratios = [value(other) / value(own) for own, other in pairs]
-        return cell(ratios, "×", "≥", goal, busy([*ours, *theirs]))
+        return cell(ratios, "x", "≥", goal, busy([*ours, *theirs]))
 
     def share(
         self, ours: Rounds, limit: Rounds, value: Callable[[Report, Report], float], goal: float
@@ -223,7 +232,7 @@ def cell(values: Sequence[float], unit: str, sign: str, goal: float | None, mark
         return ""
     text = f"{shown(statistics.median(values))}{unit}"
     if len(values) > 1:
-        text += f" ({shown(min(values))}–{shown(max(values))})"
+        text += f" ({shown(min(values))} to {shown(max(values))})"
     if goal is not None:
         text += f", goal {sign} {goal:g}{unit}"
     return text + (" !" if marked else "")
@@ -288,7 +297,7 @@ def step_lines(measure: Measure, shape: work.Shape, found: Reports) -> list[Line
     def less(theirs: Rounds, goal: float) -> str:
         pairs = zip(ours, theirs, strict=False)
         values = [memory(own) / memory(other) for own, other in pairs]
-        return cell(values, "×", "≤", goal if shape is work.SHAPES["smol"] else None, False)
+        return cell(values, "x", "≤", goal if shape is work.SHAPES["smol"] else None, False)
 
     time = (
         middle(ours, seconds, "s"),
@@ -298,7 +307,7 @@ def step_lines(measure: Measure, shape: work.Shape, found: Reports) -> list[Line
     )
     peak = (middle(ours, memory, "MiB"), less(tunix, 0.4), less(trl, 0.6), "")
     return [
-        Line("whole GRPO step, 8 × 4, reference model", time),
+        Line("whole GRPO step, 8 x 4, reference model", time),
         Line("peak memory of the step, ours / theirs", peak),
     ]
 
@@ -327,7 +336,7 @@ def long_lines(measure: Measure, shape: work.Shape, found: Reports) -> list[Line
         middle(ours, measure.seconds, "s"),
         measure.ratio(ours, found["tunix"], measure.seconds, 4),
         "",
-        cell([more(own) for own in ours], "× ours at limit 64", "≤", 1.15, busy(ours)),
+        cell([more(own) for own in ours], "x ours at limit 64", "≤", 1.15, busy(ours)),
     )
     return [Line("decode, limit 1,024, answers of 64", cells)]
 
@@ -344,12 +353,28 @@ def prompts_lines(measure: Measure, shape: work.Shape, found: Reports) -> list[L
     return [Line("prompt 512, 8 samples each, 32 new", cells)]
 
 
+def refill_lines(measure: Measure, shape: work.Shape, found: Reports) -> list[Line]:
+    ours = found["ours"]
+
+    def refilled(report: Report) -> float:
+        return measure.seconds(report, "refilled")
+
+    def gain(report: Report) -> float:
+        return measure.seconds(report, "static") / refilled(report)
+
+    limit = cell([gain(own) for own in ours], "x our static batch", "≥", 2, busy(ours))
+    lengths = "".join(f", mean {own['mean_length']:.0f}" for own in ours[:1])
+    name = f"256 prompts in 32 slots, exponential lengths{lengths}, cut at 512"
+    return [Line(name, (middle(ours, refilled, "s"), "", "", limit))]
+
+
 LINES: dict[str, Callable[[Measure, work.Shape, Reports], list[Line]]] = {
     "decode": decode_lines,
     "step": step_lines,
     "scoring": scoring_lines,
     "long": long_lines,
     "prompts": prompts_lines,
+    "refill": refill_lines,
 }
 
 if __name__ == "__main__":

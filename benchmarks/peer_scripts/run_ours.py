@@ -6,11 +6,8 @@ shape has; answers, scores and steps are those of the trainer.
 
 import contextlib
 import dataclasses
-import itertools
-import json
 import os
-import random
-import string
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,16 +15,15 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import numpy as np
 import work
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from random_run import random_config
 
 from hacpo_jax.agents import initial_params
-from hacpo_jax.agents.token_bytes import byte_alphabet
-from hacpo_jax.config import Config, parse_config
+from hacpo_jax.config import Config
 from hacpo_jax.models.lora import trained
 from hacpo_jax.parallel.plan import compile_job
 from hacpo_jax.parallel.plan_shapes import GroupShapes
@@ -37,9 +33,6 @@ from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.step import Frozen, train_step
 from hacpo_jax.training.trainer import fresh_run_state
 
-_PROBLEMS = 64
-_END = "<end>"
-
 
 def main() -> None:
     given = work.arguments(__doc__)
@@ -48,39 +41,8 @@ def main() -> None:
     work.tell({"versions": f"jax {jax.__version__}", **report})
 
 
-def save_tokenizer(directory: Path, size: int) -> None:
-    """A byte-level BPE of `size` ids that merges nothing but letters: each digit is one token."""
-    vocab, merges = dict(byte_alphabet()), []
-    letters = string.ascii_letters + string.punctuation
-    pairs = itertools.product(letters, letters)
-    triples = ((a + b, c) for a, b, c in itertools.product(letters, repeat=3))
-    for left, right in itertools.chain(pairs, triples):
-        if len(vocab) == size - 1:
-            break
-        vocab[left + right] = len(vocab)
-        merges.append((left, right))
-    vocab[_END] = len(vocab)
-    backend = Tokenizer(models.BPE(vocab, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([_END])
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=_END).save_pretrained(directory)
-
-
 def config_of(shape: work.Shape, batch: work.Batch, directory: Path) -> Config:
-    """A run of GRPO with a KL penalty; the library's defaults but for the sizes."""
-    tokenizer, problems = directory / "tokenizer", directory / f"problems-{batch.prompt}.jsonl"
-    if not tokenizer.exists():
-        save_tokenizer(tokenizer, shape.vocab)
-    digits = random.Random(0)
-    rows = [
-        {"prompt": "".join(digits.choices(string.digits, k=batch.prompt)), "answer": str(i)}
-        for i in range(max(_PROBLEMS, batch.prompts))
-    ]
-    problems.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = {"kind": "jsonl", "path": str(problems), "prompt": "prompt", "answer": "answer"}
-    # About half of all answers end in such a character, so that most groups have an advantage.
-    reward = {"name": "format", "weight": 1.0, "pattern": r"[A-Za-m]\Z"}
+    """A run of GRPO with a KL penalty."""
     model = {
         "family": "qwen3",
         "hidden_size": shape.hidden,
@@ -92,26 +54,16 @@ def config_of(shape: work.Shape, batch: work.Batch, directory: Path) -> Config:
         "max_position_embeddings": 4096,
         "rope_theta": 1e6,
     }
-    data: dict[str, Any] = {
-        "run_dir": str(directory / "run"),
-        "task": {
-            "train": source,
-            "eval": {"none": source},
-            "verifier": {"name": [reward], "workers": 1},
-            "max_prompt_tokens": batch.prompt,
-        },
-        "agents": [{"name": "agent", "model": model, "tokenizer": str(tokenizer)}],
-        "algorithm": {"name": "grpo", "kl_coef": work.KL_COEF},
-        "sampling": {"max_new_tokens": batch.new},
-        "training": {
-            "steps": 10_000,
-            "prompts_per_step": batch.prompts,
-            "group_size": max(batch.samples, 2),  # no advantage is taken of less
-            "mini_batch_prompts": batch.prompts,
-        },
-        "optimizer": {"learning_rate": work.LEARNING_RATE},
-    }
-    return parse_config(data)
+    return random_config(
+        directory,
+        model,
+        shape.vocab,
+        prompts=batch.prompts,
+        samples=batch.samples,
+        prompt_tokens=batch.prompt,
+        new_tokens=batch.new,
+        algorithm={"kl_coef": work.KL_COEF},
+    )
 
 
 class Answering:
@@ -232,6 +184,36 @@ def _prefill_flops(shape: work.Shape, batch: work.Batch, directory: Path) -> flo
     return flops - 2 * rows * shape.hidden * shape.vocab
 
 
+def refill(given: work.Arguments, directory: Path) -> dict[str, Any]:
+    """All prompts in one call, whose ended answers make room for others, and slot by slot's worth
+    in a call of its own, which lasts as long as its longest answer."""
+    batch = work.REFILL
+    with _prepared(config_of(given.shape, batch, directory)) as run:
+        # Tokens are nearly equally likely, so that lengths are geometric.
+        every = work.REFILL_MEAN
+        draw = Answering(run, batch, tuple(range(0, given.shape.vocab, every)))
+        prompts, slots = draw.prompts, work.REFILL_SLOTS
+        keys = answer_keys(0, [0], 0, range(batch.prompts), 1)
+
+        def some(start: int, end: int):
+            rows = {"max_rows": slots, "layout": draw.layout}
+            return answer(draw.params, prompts[start:end], keys[:, start:end], draw.spec, **rows)
+
+        def refilled():
+            return some(0, batch.prompts)
+
+        def static():
+            return [some(i, i + slots) for i in range(0, batch.prompts, slots)]
+
+        found, parts = refilled(), static()
+        assert (found.tokens == np.concatenate([part.tokens for part in parts], axis=1)).all()
+        return {
+            "static": given.timed(static),
+            "refilled": given.timed(refilled),
+            "mean_length": float(found.lengths.mean()),
+        }
+
+
 @contextlib.contextmanager
 def _prepared(config: Config) -> Iterator[Run]:
     run = prepare(config)
@@ -247,6 +229,7 @@ _ROWS: dict[str, Callable[[work.Arguments, Path], dict[str, Any]]] = {
     "scoring": scoring,
     "long": long,
     "prompts": prompts,
+    "refill": refill,
 }
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""TRL's side of one row: VENVS/trl/bin/python benchmarks/peer_scripts/run_trl.py ROW SHAPE."""
+"""TRL's side of one row: DIR/trl/bin/python benchmarks/peer_scripts/run_trl.py ROW SHAPE."""
 
 import os
 import random
 import tempfile
 from typing import Any
 
-for _name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
-    os.environ[_name] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -1,4 +1,4 @@
-"""Tunix's side of one row: VENVS/tunix/bin/python benchmarks/peer_scripts/run_tunix.py ROW SHAPE."""
+"""Tunix's side of one row: DIR/tunix/bin/python benchmarks/peer_scripts/run_tunix.py ROW SHAPE."""
 
 import os
 import random

@@ -1,0 +1,267 @@
+"""What one accelerator does with the trainer: python benchmarks/device.py [--small].
+
+Steps of GRPO as the trainer makes them, at the sizes of Qwen3-0.6B and 1.7B with random weights,
+activations in bfloat16, parameters and optimizer in float32: 8 prompts of 256 tokens, 8 answers of
+768 to each, one update, layers recomputed in the backward pass. Every implementation of attention
+that runs on the device has its turn, the plain one last. Prints one table, with device and date:
+
+- decode: tokens a second, prompts included, and bytes that have to be read (weights once a token
+  of all answers, keys and values of what was said) as a share of the memory's bandwidth;
+- scoring: a forward pass of the trainer over all answers, as a share of the peak in bfloat16;
+- update: forward and backward pass and AdamW, the same.
+
+Shares of the peak (MFU) count the model's products over whole sequences, logits of answers only,
+half of the square of attention, and twice the forward pass for the backward one; what is computed
+again counts as time only. Seconds are the trainer's own for each phase, its work on the host
+included. Memory is the device's peak up to the end of the line's steps. Peaks and bandwidths come
+from `hacpo_jax.parallel.chips`.
+
+Ends within 8 minutes: what has not begun after 6 is left out, and says so. `--small` takes a tiny
+model and seconds on CPU.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+from random_run import random_config
+
+from hacpo_jax.agents import initial_params
+from hacpo_jax.config import Config
+from hacpo_jax.errors import UserError
+from hacpo_jax.models import AttentionKind, choose_attention
+from hacpo_jax.models.lora import trained
+from hacpo_jax.parallel.chips import GIB, Chip, chip_of
+from hacpo_jax.training.run import Run, prepare
+from hacpo_jax.training.step import Frozen, train_step
+from hacpo_jax.training.trainer import fresh_run_state
+
+ATTENTION: tuple[AttentionKind, ...] = ("splash", "cudnn", "xla")
+COLUMNS = ("model", "attention", "phase", "seconds", "tokens/s", "share", "peak GiB", "first step")
+PHASES = ("time/rollout", "time/rescore", "time/update")
+LAST_START = 360.0
+"""Seconds after which nothing new is begun."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """A model and the step that it makes; `inner` is the width of its MLP."""
+
+    name: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    prompts: int = 8
+    samples: int = 8
+    prompt: int = 256
+    new: int = 768
+    timed: int = 2
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.samples
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of all layers that a token is multiplied with."""
+        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    def forward_flops(self) -> int:
+        """Of all answers with their prompts."""
+        tokens = self.prompt + self.new
+        layers = 2 * tokens * self.layer_weights
+        head = 2 * self.new * self.hidden * self.vocab
+        pairs = tokens * (tokens + 1) // 2
+        attention = 4 * self.layers * self.heads * self.head_dim * pairs
+        return self.rows * (layers + head + attention)
+
+    def update_flops(self) -> int:
+        return 3 * self.forward_flops()
+
+    def decode_bytes(self) -> int:
+        """That have to be read to draw all answers, in bfloat16.
+
+        The first token of each comes of the prompts and reads all weights, too. Of every later one
+        the prompt's keys and values are read once for all answers to it, and the answer's own.
+        """
+        weights = self.layer_weights + self.vocab * self.hidden
+        of_token = 2 * self.layers * self.kv_heads * self.head_dim
+        steps = self.new - 1
+        own = self.rows * steps * (steps + 1) // 2
+        return 2 * (self.new * weights + of_token * (steps * self.prompts * self.prompt + own))
+
+
+MODELS = (
+    Sizes("Qwen3-0.6B", 1024, 3072, 28, 16, 8, 128, 151_936),
+    Sizes("Qwen3-1.7B", 2048, 6144, 28, 16, 8, 128, 151_936),
+)
+SMALL = (Sizes("tiny", 32, 48, 2, 4, 2, 8, 300, prompts=2, samples=2, prompt=6, new=8, timed=1),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the steps of one model with one attention came to.
+
+    Args:
+      decode, scoring, update: seconds of each phase, the median of the steps.
+      first: seconds of the first step, most of them for compilation.
+      peak: bytes; None where the device does not tell.
+    """
+
+    decode: float
+    scoring: float
+    update: float
+    first: float
+    peak: int | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="a tiny model")
+    arguments = parser.parse_args()
+    for line in table(SMALL if arguments.small else MODELS):
+        print(line, flush=True)
+
+
+def table(models: tuple[Sizes, ...]) -> Iterator[str]:
+    """The lines of the table, each as soon as it is there."""
+    started, device = time.monotonic(), jax.devices()[0]
+    chip = chip_of(device)
+    guess = "" if chip.known else ", whose peaks are a guess"
+    today = datetime.date.today().isoformat()
+    yield f"{device.device_kind} ({chip.name}{guess}), {today}, jax {jax.__version__}"
+    yield ""
+    yield line(COLUMNS)
+    yield line(["---"] * len(COLUMNS))
+    for sizes in models:
+        for kind in ATTENTION:
+            if time.monotonic() - started > LAST_START:
+                yield line([sizes.name, kind, "left out: out of time", *[""] * 5])
+                continue
+            found = measure(sizes, kind)
+            if isinstance(found, str):
+                yield line([sizes.name, kind, found, *[""] * 5])
+                continue
+            yield from (line(cells) for cells in rows(sizes, kind, found, chip))
+
+
+def line(cells) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def rows(sizes: Sizes, kind: str, found: Found, chip: Chip) -> list[list[str]]:
+    """Three rows of cells, one for each phase."""
+    peak = "" if found.peak is None else f"{found.peak / GIB:.2f}"
+    drawn, passed = sizes.rows * sizes.new, sizes.rows * (sizes.prompt + sizes.new)
+    bandwidth = sizes.decode_bytes() / found.decode / chip.bandwidth
+    phases = [
+        ("decode", found.decode, drawn, f"{bandwidth:.1%} of bandwidth"),
+        ("scoring", found.scoring, passed, mfu(sizes.forward_flops(), found.scoring, chip)),
+        ("update", found.update, passed, mfu(sizes.update_flops(), found.update, chip)),
+    ]
+    return [
+        [
+            sizes.name,
+            kind,
+            phase,
+            f"{seconds:.3f}",
+            f"{tokens / seconds:,.0f}",
+            share,
+            peak,
+            f"{found.first:.0f} s",
+        ]
+        for phase, seconds, tokens, share in phases
+    ]
+
+
+def mfu(flops: int, seconds: float, chip: Chip) -> str:
+    return f"{flops / seconds / chip.flops:.1%} MFU"
+
+
+def measure(sizes: Sizes, kind: AttentionKind) -> Found | str:
+    """The steps of one model, or why there are none."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            run = prepare(config_of(sizes, kind, Path(directory)))
+        except UserError as error:
+            return f"cannot run here: {error.remedy}"
+        try:
+            choose_attention(kind, run.groups[0].model, run.dtype)
+            return steps(run, sizes)
+        except UserError as error:
+            return f"cannot run here: {error.remedy}"
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return "no room on this device"
+        finally:
+            run.verifier.close()
+
+
+def config_of(sizes: Sizes, kind: AttentionKind, directory: Path) -> Config:
+    """The run; `behavior_log_probs` has the trainer score its own answers again."""
+    model: dict[str, Any] = {
+        "family": "qwen3",
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.inner,
+        "num_layers": sizes.layers,
+        "num_heads": sizes.heads,
+        "num_kv_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e6,
+    }
+    return random_config(
+        directory,
+        model,
+        sizes.vocab,
+        prompts=sizes.prompts,
+        samples=sizes.samples,
+        prompt_tokens=sizes.prompt,
+        new_tokens=sizes.new,
+        training={
+            "compute_dtype": "bfloat16",
+            "attention": kind,
+            "remat": True,
+            "behavior_log_probs": "trainer",
+        },
+    )
+
+
+def steps(run: Run, sizes: Sizes) -> Found:
+    """A step that compiles, one more, and those that count."""
+    (group,) = run.groups
+    params = trained(initial_params(group, 0, run.param_dtype, run.layout(group)))
+    state, frozen = fresh_run_state(run, [params]), [Frozen()]
+    del params
+    found: list[dict[str, float]] = []
+    started, first = time.perf_counter(), 0.0
+    for number in range(2 + sizes.timed):
+        state, result = train_step(run, state, frozen)
+        jax.block_until_ready(state.learners)
+        first = first or time.perf_counter() - started
+        if number >= 2:
+            (row,) = result.metrics
+            found.append({name: float(row[name]) for name in PHASES})
+    decode, scoring, update = (statistics.median(one[name] for one in found) for name in PHASES)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return Found(decode, scoring, update, first, stats.get("peak_bytes_in_use"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One script for each side of `peers.py`."""
