@@ -39,7 +39,7 @@ from random_run import random_config
 from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
-from hacpo_jax.models import AttentionKind, choose_attention
+from hacpo_jax.models import AttentionKind
 from hacpo_jax.models.lora import trained
 from hacpo_jax.parallel.chips import GIB, Chip, chip_of
 from hacpo_jax.training.run import Run, prepare
@@ -201,10 +201,7 @@ def measure(sizes: Sizes, kind: AttentionKind) -> Found | str:
         except UserError as error:
             return f"cannot run here: {error.remedy}"
         try:
-            choose_attention(kind, run.groups[0].model, run.dtype)
             return steps(run, sizes)
-        except UserError as error:
-            return f"cannot run here: {error.remedy}"
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
