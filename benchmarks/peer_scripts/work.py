@@ -138,7 +138,8 @@ class Watch:
     """Time between its beginning and end, and what other processes had of the cores meanwhile."""
 
     def __enter__(self) -> "Watch":
-        self._started, self._busy, self._own = time.perf_counter(), busy_seconds(), own_seconds()
+        self._busy, self._own = busy_seconds(), own_seconds()
+        self._started = time.perf_counter()
         return self
 
     def __exit__(self, *_) -> None:
