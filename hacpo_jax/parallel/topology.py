@@ -12,8 +12,10 @@ from hacpo_jax.errors import UserError
 
 FIELD = "--topology"
 MOST_CPUS = 512
+MOST_ALONG_AN_AXIS = 16
 
 _TPU = re.compile(r"(v\d+[a-z]*):\d+(x\d+){1,2}")
+_FLAT = ("v5e", "v6e")  # slices of two dimensions
 _CPU = re.compile(r"cpu:(\d+)")
 # The compiler comes with the driver, which looks for a TPU unless it is told, writes warnings of
 # what it does not find, and wants to be the only one on the machine.
@@ -58,6 +60,10 @@ def topology_devices(name: str) -> list[Any]:
         return devices[:count]
     if not _TPU.fullmatch(name):
         raise UserError(FIELD, name, f"must name a kind of TPU and chips along its axes, {_KNOWN}")
+    kind, _, sizes = name.partition(":")
+    if kind in _FLAT and max(map(int, sizes.split("x"))) > MOST_ALONG_AN_AXIS:
+        # The compiler would abort the process.
+        raise UserError(FIELD, name, f"{kind} has at most {MOST_ALONG_AN_AXIS} chips along an axis")
     if importlib.util.find_spec("libtpu") is None:
         remedy = "needs the compiler for TPUs; pip install 'hacpo-jax[tpu]' (no TPU is needed)"
         raise UserError(FIELD, name, remedy)

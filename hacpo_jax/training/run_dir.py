@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hacpo_jax.parallel.hosts import ALONE, Hosts
 
 _CONFIG, _LOCK = "config.yaml", ".lock"
 _PART = ".part"  # of a file that is being written
+_AGENTS_MESH = re.compile(r"agents\.\d+\.mesh\.")
 
 
 class RunDirectory:
@@ -198,14 +200,17 @@ def _lock(path: Path):
 
 
 def _check_same(path: Path, there: Config, here: Config) -> None:
-    """Refuse another config. Folder, checkpoint habits and trackers may differ, and the number of
-    steps too if no schedule depends on it."""
-    free = {"run_dir", "checkpoint", "tracking"}
+    """Refuse another config. Folder, checkpoint habits, trackers and the devices' arrangement may
+    differ, and the number of steps too if no schedule depends on it."""
+    free = {"run_dir", "checkpoint", "tracking", "mesh", "placement"}
+    free |= {"training.remat", "training.attention"}
     if all(agent.optimizer.schedule == "constant" for agent in here.agents):
         free.add("training.steps")
     old, new = _flat(there.model_dump(mode="json")), _flat(here.model_dump(mode="json"))
     for key in sorted(old.keys() | new.keys()):
-        if key in free or key.split(".")[0] in free or old.get(key) == new.get(key):
+        if key in free or key.split(".")[0] in free or _AGENTS_MESH.match(key):
+            continue
+        if old.get(key) == new.get(key):
             continue
         remedy = (
             f"belongs to another config: {key} is {_yaml(old.get(key))} there and "

@@ -112,6 +112,7 @@ def test_a_plan_of_a_tpu_is_quiet_and_may_not_fit(config):
     [
         ("v5e:3x3", (), "--topology = 'v5e:3x3': no such topology ("),
         ("v9:2x2", (), "--topology = 'v9:2x2': no such topology ("),
+        ("v5e:64x64", (), "--topology = 'v5e:64x64': v5e has at most 16 chips along an axis"),
         ("a100:8", (), "--topology = 'a100:8': must name a kind of TPU and chips"),
         ("cpu:0", (), "--topology = 'cpu:0': "),
         ("v5e:2x2", ("mesh.data=8",), "mesh of only.data = 8: must divide the devices that"),

@@ -24,7 +24,6 @@ SETTINGS = {
     },
     "sampling": {"max_new_tokens": 4, "temperature": 0.8},
     "algorithm": {"name": "hacpo", "kl_coef": 0.01, "rescue": {"coef": 0.5}},
-    "diagnostics": {"every": 2},
     "placement": "colocated",
 }
 
@@ -101,7 +100,7 @@ def test_several_processes_give_the_numbers_of_one(home, alone, count):
         assert code == 0, err
         assert bool("steps" in out) == (i == 0)  # one of them shows the run
     assert answers_of(home / name) == answers_of(alone)
-    for file in ("metrics.jsonl", "evaluations.jsonl", "diagnostics.jsonl"):
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
         rows, expected = rows_of(home / name / file), rows_of(alone / file)
         assert len(rows) == len(expected) > 0
         for row, other in zip(rows, expected, strict=True):
@@ -132,7 +131,7 @@ def test_a_process_with_another_config_ends_all(home):
 
 def test_a_killed_process_ends_all(home):
     """The other says who died, and both are gone within a minute and a half."""
-    words = ("training.steps=100000", "checkpoint.every=1000", "diagnostics={}")
+    words = ("training.steps=100000", "checkpoint.every=1000")
     processes = started(home, "killed", 2, *words, "algorithm={name: gspo}")
     metrics = home / "killed" / "metrics.jsonl"
     until = time.monotonic() + 300

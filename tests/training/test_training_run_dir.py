@@ -47,6 +47,17 @@ def test_checkpoint_habits_and_more_steps_are_no_other_run(run_dir):
     RunDirectory(config).close()
 
 
+def test_devices_may_be_arranged_otherwise(run_dir):
+    """A checkpoint belongs to no mesh; what an agent inherits or says of its own may differ."""
+    arranged = tiny_config(
+        run_dir,
+        mesh={"fsdp": 1, "tensor": 1, "offload": True},
+        placement="partitioned",
+        training={"remat": True},
+    )
+    RunDirectory(arranged).close()
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_more_steps_are_another_run_where_a_schedule_depends_on_them(tmp_path, schedule):
     optimizer = {"learning_rate": 0.01, "schedule": schedule}
