@@ -34,7 +34,7 @@ def two_steps(
 ):
     """Metrics, records and trained parameters after two steps on so many devices."""
     assert len(places.all_devices()) == count
-    agents = [agent | {"lora": LORA} if lora else agent for agent in AGENTS]
+    agents = [agent | {"lora": LORA} for agent in AGENTS[:1]] if lora else AGENTS
     agents = [agent if agent["name"] != "two" else _without_agent_axis(agent) for agent in agents]
     config = tiny_config(
         "unused",

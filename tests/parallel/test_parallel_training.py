@@ -33,10 +33,20 @@ def home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("several")
 
 
-def started(home: Path, name: str, count: int, *words: str, last: tuple[str, ...] = ()):
-    """Processes with 4 devices together; `last` is for the last of them alone."""
+def started(
+    home: Path,
+    name: str,
+    count: int,
+    *words: str,
+    agents: tuple[str, str] = ("one", "three"),
+    last: tuple[str, ...] = (),
+):
+    """Processes with 4 devices together; `last` is for the last of them alone.
+
+    One and three are a group, which is half as much to compile as two groups are.
+    """
     path = home / "config.yaml"
-    save_config(tiny_config(home / name, agents=("one", "two"), **SETTINGS), path)
+    save_config(tiny_config(home / name, agents=agents, **SETTINGS), path)
     environment = {
         **os.environ,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count}",
@@ -131,8 +141,8 @@ def test_a_process_with_another_config_ends_all(home):
 
 def test_a_killed_process_ends_all(home):
     """The other says who died, and both are gone within a minute and a half."""
-    words = ("training.steps=100000", "checkpoint.every=1000")
-    processes = started(home, "killed", 2, *words, "algorithm={name: gspo}")
+    words = ("training.steps=100000", "checkpoint.every=1000", "algorithm={name: gspo}")
+    processes = started(home, "killed", 2, *words, agents=("one", "two"))
     metrics = home / "killed" / "metrics.jsonl"
     until = time.monotonic() + 300
     while not metrics.exists() and time.monotonic() < until:

@@ -3,6 +3,7 @@
 import builtins
 import json
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -117,6 +118,7 @@ def test_wandb_offline_is_one_run_over_two_processes(tmp_path, monkeypatch):
     config = tiny_config(tmp_path, agents=("one", "two"), tracking=settings)
     assert config.tracking.wandb is not None
     for step in (1, 2):
+        time.sleep(1.1)  # W&B names a folder by the second; another process would begin later
         run = WeightsAndBiases(config, config.tracking.wandb, tmp_path)
         run.metrics([metrics(step, "one", 0.5), metrics(step, "two", None)])
         run.evaluation([{"step": step, "agent": "one", "benchmark": "b", "accuracy": 0.25}], [])
