@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,6 +51,10 @@ def measure_all(
             except OSError as error:
                 remedy = f"cannot be written ({error.strerror})"
                 raise UserError("out", str(one.directory), remedy) from None
+            error = run.verifier.first_error
+        if error is not None:
+            told = "answers could not be graded and count as wrong; the first"
+            print(f"warning: {one.name}: {told}: {error}", file=sys.stderr)
         yield one, figures
 
 

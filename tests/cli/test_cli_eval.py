@@ -154,3 +154,12 @@ def test_what_cannot_be_trained_here_can_be_measured_here(tiny_run, tmp_path, mo
 
     monkeypatch.setattr(run, "place", too_large)
     assert main(["eval", str(tiny_run), f"out={tmp_path}"]) == 0
+
+
+def test_why_answers_could_not_be_graded_is_told(tiny_run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "no_reward.py").write_text("def refuse(response, answer):\n    raise KeyError(7)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["eval", str(tiny_run), f"out={tmp_path / 'out'}"]
+    assert main([*words, "task.verifier={name: 'no_reward:refuse'}"]) == 0
+    err = capsys.readouterr().err
+    assert "could not be graded and count as wrong; the first: KeyError: 7" in err
