@@ -17,6 +17,13 @@ from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.rope import rotate, rotation
+from hacpo_jax.models.shared_prompts import (
+    Answers,
+    shared_attention,
+    side_by_side,
+    states_before,
+    turn,
+)
 from hacpo_jax.parallel.rules import constrain
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -211,6 +218,38 @@ class Decoder(nnx.Module):
 
         return self._sequences(run, tokens, positions, valid, dtype, attention, remat)[0]
 
+    def before_answers(
+        self,
+        answers: Answers,
+        *,
+        dtype: jnp.dtype,
+        remat: bool = False,
+        attention: AttentionKind = "xla",
+    ) -> jax.Array:
+        """Final hidden states that predict the tokens of answers, each prompt computed once.
+
+        Args:
+          answers: R rows of N answers with the prompts that they share.
+          dtype: dtype of the activations.
+          remat: recompute each layer's inside in the backward pass instead of storing it.
+          attention: its implementation, see `hacpo_jax.models.shared_prompts`.
+
+        Returns:
+          `[R, N, T, H]` in `dtype`.
+        """
+        branches, attention_of = shared_attention(attention, self.config.windows, answers)
+
+        def run(layer: Layer, branch, x, cos, sin):
+            def attend(q, k, v):
+                return attention_of(q, k, v, branch)
+
+            return layer(x, cos, sin, attend)[0], None
+
+        tokens = side_by_side(answers.prompts, answers.responses)
+        positions = side_by_side(answers.prompt_positions, answers.positions)
+        hidden, _ = self._scan(run, branches, tokens, positions, dtype, remat=remat)
+        return states_before(hidden, answers)
+
     def prefill(
         self,
         tokens: jax.Array,
@@ -308,7 +347,7 @@ class Decoder(nnx.Module):
         hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, **how)
         if places is None:
             return hidden, out
-        return _turned(hidden, places, 0), jax.tree.map(lambda x: _turned(x, places, 1), out)
+        return turn(hidden, places), jax.tree.map(lambda x: _turned(x, places), out)
 
     def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False):
         """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
@@ -341,11 +380,10 @@ def _embed(table: jax.Array, tokens: jax.Array, gathered: bool) -> jax.Array:
     return constrain(found, "rows")
 
 
-def _turned(x: jax.Array, places: jax.Array, rows: int) -> jax.Array:
-    """`x` `[..., T, D]` with the tokens of each row taken from its `places` `[B, T]`."""
+def _turned(x: jax.Array, places: jax.Array) -> jax.Array:
+    """`x` `[L, B, kv_heads, T, D]` with the tokens of each row taken from `places` `[B, T]`."""
 
-    def turn(row: jax.Array, places: jax.Array) -> jax.Array:
-        # Unique, so that the backward pass adds nothing up.
-        return row.at[..., places, :].get(mode="promise_in_bounds", unique_indices=True)
+    def one_layer(x: jax.Array) -> jax.Array:
+        return turn(x.swapaxes(1, 2), places).swapaxes(1, 2)
 
-    return jax.vmap(turn, in_axes=(rows, 0), out_axes=rows)(x, places)
+    return jax.vmap(one_layer)(x)
