@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
     parser.add_argument("--new", type=int, default=64, help="tokens of the longest answers")
     parser.add_argument("--mean", type=float, help="draw lengths from an exponential of this mean")
-    parser.add_argument("--micro", type=int, default=64, help="training.micro_batch_rows")
+    parser.add_argument("--tokens", type=int, default=16384, help="training.micro_batch_tokens")
     parser.add_argument("--remat", action="store_true")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout of this project")
@@ -168,8 +168,12 @@ def make_phases(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
 
 
 def _step(layout, state, batch, spec: UpdateSpec):
-    batch = layout.put(batch, "agents", None, "rows")
-    return update(state, batch, np.array([0]), np.int32(0), spec=spec, base=None)
+    rest = (np.array([0]), np.int32(0))
+    if not isinstance(batch, tuple):  # a checkout before micro-batches were counted in tokens
+        batch = (layout.put(batch, "agents", None, "rows"),)
+    else:
+        batch = layout.put(batch, "agents", "rows")
+    return update(state, *batch, *rest, spec=spec, base=None)
 
 
 def _run_of(model: ModelConfig, options: argparse.Namespace):
@@ -185,7 +189,12 @@ def _run_of(model: ModelConfig, options: argparse.Namespace):
     )
     rng = np.random.default_rng(1)
     texts = rng.integers(1, model.vocab_size, (options.prompts, options.prompt)).tolist()
-    training = types.SimpleNamespace(micro_batch_rows=options.micro, group_size=options.samples)
+    # The second key is that of checkouts before micro-batches were counted in tokens.
+    training = types.SimpleNamespace(
+        micro_batch_tokens=options.tokens,
+        micro_batch_rows=max(options.tokens // (options.prompt + options.new), 1),
+        group_size=options.samples,
+    )
     run = types.SimpleNamespace(
         agents=(agent,),
         config=types.SimpleNamespace(training=training),
