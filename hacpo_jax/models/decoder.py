@@ -5,6 +5,7 @@ and planning read that declaration. Layers are stacked on a leading axis and sca
 time does not grow with depth.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -59,12 +60,38 @@ def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: in
     """The last `axes` axes of `x` times one layer's weight `name`, with its adapter."""
 
     def times(x: jax.Array, weight: str, axes: int) -> jax.Array:
-        return jnp.tensordot(x, getattr(module, weight)[...].astype(x.dtype), axes)
+        return product(x, getattr(module, weight)[...].astype(x.dtype), axes)
 
     out = times(x, name, axes)
     if c.lora is not None and name in c.lora.targets:
         out += c.lora.scale * times(times(x, name + DOWN, axes), name + UP, 1)
     return out
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, weight: jax.Array, axes: int) -> jax.Array:
+    """The last `axes` axes of `x` times the first of `weight`.
+
+    As `jnp.tensordot`, but the weight's gradient is x times the cotangent. Taken the other way
+    around, as JAX derives it, XLA turns the wider of the two over element by element on CPU, and
+    what computes it along with that: an MLP's gradient takes half as long again.
+    """
+    return jnp.tensordot(x, weight, axes)
+
+
+def _product_forward(x: jax.Array, weight: jax.Array, axes: int):
+    return jnp.tensordot(x, weight, axes), (x, weight)
+
+
+def _product_backward(axes: int, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array):
+    x, weight = saved
+    lead, outs = tuple(range(x.ndim - axes)), tuple(range(axes, weight.ndim))
+    last = tuple(range(cotangent.ndim - len(outs), cotangent.ndim))
+    d_x = jnp.tensordot(cotangent, weight, (last, outs))
+    return d_x, jnp.tensordot(x, cotangent, (lead, lead))
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

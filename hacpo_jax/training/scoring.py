@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from hacpo_jax.models import Answers, AttentionKind, ModelConfig, bind
 from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.rules import constrain, over_agents
-from hacpo_jax.training.log_probs import token_log_probs
+from hacpo_jax.training.log_probs import Entropy, token_log_probs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +85,16 @@ class Cut:
         )
 
 
-def answer_log_probs(params, answers: Answers, spec: PolicySpec) -> tuple[jax.Array, jax.Array]:
+def answer_log_probs(
+    params, answers: Answers, spec: PolicySpec, entropy: Entropy = "gradient"
+) -> tuple[jax.Array, jax.Array]:
     """Log-probs and entropies of every response token.
 
     Args:
       params: parameters of one agent.
       answers: R rows of N answers.
       spec: what is static.
+      entropy: whether it is computed (`none` gives zeros) and whether it has a gradient.
 
     Returns:
       Two `[R, N, T]` float32 arrays in nats, finite but meaningless outside `answers.mask`.
@@ -100,15 +103,18 @@ def answer_log_probs(params, answers: Answers, spec: PolicySpec) -> tuple[jax.Ar
     before = model.before_answers(
         answers, dtype=spec.dtype, remat=spec.remat, attention=spec.attention
     )  # [R, N, T, H]
-    log_probs, entropy = token_log_probs(
-        before.reshape(-1, before.shape[-1]),
+    rows = len(before)
+    found = token_log_probs(
+        before.reshape(rows, -1, before.shape[-1]),
         model.unembedding(),
-        answers.responses.reshape(-1),
+        answers.responses.reshape(rows, -1),
         spec.temperature,
         spec.num_tokens,
         missing_ids=spec.missing_ids,
+        entropy=entropy,
     )
-    return log_probs.reshape(answers.responses.shape), entropy.reshape(answers.responses.shape)
+    log_probs, entropies = (x.reshape(answers.responses.shape) for x in found)
+    return log_probs, entropies
 
 
 def score(params, answers: Answers, cuts: Sequence[Cut], *, spec: PolicySpec) -> jax.Array:
@@ -141,6 +147,6 @@ def score_cut(total, params, answers: Answers, cut: Cut, *, spec: PolicySpec) ->
     """`total` `[A, R, N, T]`, which is donated, with the log-probs of one micro-batch in it."""
 
     def one_agent(total, params, answers, cut):
-        return cut.put(total, answer_log_probs(params, cut.of(answers), spec)[0])
+        return cut.put(total, answer_log_probs(params, cut.of(answers), spec, "none")[0])
 
     return over_agents(one_agent, (0, agent_axes(params), 0, 0))(total, params, answers, cut)

@@ -294,7 +294,8 @@ def accumulate(
 
         def loss_of(free):
             policy = with_base(free, base_of(params))
-            log_probs, entropy = answer_log_probs(policy, answers, spec.policy)
+            asked = "gradient" if spec.entropy_coef else "value"
+            log_probs, entropy = answer_log_probs(policy, answers, spec.policy, asked)
             flat = (flat_rows(log_probs), flat_rows(entropy))
             loss, _ = _total_loss(*flat, rows, divisors, spec, learner, update_index)
             return loss, (log_probs, entropy)

@@ -148,7 +148,7 @@ def _update(
     """One update on the mean negative log-prob of all solution tokens."""
 
     def loss_of(free):
-        log_probs, _ = answer_log_probs(with_base(free, base), batch, policy)
+        log_probs, _ = answer_log_probs(with_base(free, base), batch, policy, "none")
         count = jnp.maximum(objectives.count_tokens(batch.mask), 1)
         return -jnp.where(batch.mask, log_probs, 0.0).sum() / count
 
