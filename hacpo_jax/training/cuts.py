@@ -7,6 +7,7 @@ prompt is computed once: whichever makes fewer tokens.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,7 +155,7 @@ def make_cuts(
         found.append(list(cutter.cuts()))
 
     def cost(cuts: list[Cut]) -> int:
-        return sum(cut_tokens(cut, prompt_width) + OVERHEAD for cut in cuts)
+        return sum(load_of(cut, prompt_width).tokens + OVERHEAD for cut in cuts)
 
     def shaped(values) -> Any:
         return values.reshape(*lead, values.shape[-1])
@@ -162,9 +163,61 @@ def make_cuts(
     return [jax.tree.map(shaped, cut) for cut in min(found, key=cost)]
 
 
-def cut_tokens(cut: Cut, prompt_width: int) -> int:
-    """Tokens of one row of a micro-batch, padding included."""
-    return cut.answers.shape[-1] * cut.width + cut.prompts.shape[-1] * prompt_width
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What one row of a micro-batch holds, padding included.
+
+    Args:
+      prompts: p.
+      prompt_width: S.
+      answers: n.
+      width: T.
+    """
+
+    prompts: int
+    prompt_width: int
+    answers: int
+    width: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return self.prompts * self.prompt_width
+
+    @property
+    def answer_tokens(self) -> int:
+        """Of all answers."""
+        return self.answers * self.width
+
+    @property
+    def tokens(self) -> int:
+        """Of both."""
+        return self.prompt_tokens + self.answer_tokens
+
+
+@functools.lru_cache(maxsize=1024)
+def longest_loads(
+    answers: int, samples: int, rows: int, prompt_width: int, width: int, tokens: int
+) -> tuple[Load, ...]:
+    """The micro-batches of answers that are all as long as they may be.
+
+    Args:
+      answers: N, to N / `samples` prompts.
+      samples: answers to each prompt.
+      rows: R, that they are laid in.
+      prompt_width: S.
+      width: T.
+      tokens: of a micro-batch, in all rows.
+    """
+    laid = lay_rows(np.arange(answers) // samples, rows, -(-answers // rows))
+    lengths = np.where(laid.answers < 0, 0, width)
+    cuts = make_cuts(lengths, laid.prompt_of, prompt_width, max(tokens // rows, 1), width)
+    return tuple(load_of(cut, prompt_width) for cut in cuts)
+
+
+def load_of(cut: Cut, prompt_width: int) -> Load:
+    """What one row of a micro-batch holds."""
+    return Load(cut.prompts.shape[-1], prompt_width, cut.answers.shape[-1], cut.width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,9 +245,10 @@ class _Cutter:
             start += size
 
     def _is_good(self, cut: Cut, real: int) -> bool:
-        made = cut.answers.shape[-1] * cut.width
-        fits = cut_tokens(cut, self.prompt_width) <= self.tokens
-        return fits and made - real <= max(self.padding * made, OVERHEAD)
+        load = load_of(cut, self.prompt_width)
+        padding = load.answer_tokens - real
+        most = max(self.padding * load.answer_tokens, OVERHEAD)
+        return load.tokens <= self.tokens and padding <= most
 
     def _next(self, start: int, size: int) -> tuple[Cut, int]:
         """The micro-batch of `size` answers, and tokens of the row that has most."""
