@@ -1,4 +1,4 @@
-"""Time of scoring and of an update: python benchmarks/update.py [--against CHECKOUT] [--shape smol].
+"""Time of scoring and updates: python benchmarks/update.py [--against CHECKOUT] [--shape smol].
 
 8 prompts with 4 answers each, prompts of 32 tokens and answers of 64, float32, with a KL to a
 reference: what one step of GRPO does after its answers are drawn. With another checkout of this
@@ -20,7 +20,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 
-from hacpo_jax.agents import AgentGroup
 from hacpo_jax.config import Algorithm, OptimizerConfig
 from hacpo_jax.models import ModelConfig, init_params
 from hacpo_jax.parallel.hosts import ALONE
@@ -83,7 +82,7 @@ def print_table(checkouts: list[Path], reps: int) -> None:
     Seconds of the processor tell more than those that pass where others use the machine.
     """
     workers = [_worker(path) for path in checkouts]
-    names = [_ask(worker, "") for worker in workers][0].split()
+    names, *_ = [_ask(worker, "").split() for worker in workers]
     print(f"{'phase':10}{'checkout':40}{'passed':>9}{'ratio':>8}{'processor':>11}{'ratio':>8}")
     for name in names:
         times = [[] for _ in workers]

@@ -5,7 +5,6 @@ and planning read that declaration. Layers are stacked on a leading axis and sca
 time does not grow with depth.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_a
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
+from hacpo_jax.models.products import product
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.models.shared_prompts import (
     Answers,
@@ -66,32 +66,6 @@ def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: in
     if c.lora is not None and name in c.lora.targets:
         out += c.lora.scale * times(times(x, name + DOWN, axes), name + UP, 1)
     return out
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, weight: jax.Array, axes: int) -> jax.Array:
-    """The last `axes` axes of `x` times the first of `weight`.
-
-    As `jnp.tensordot`, but the weight's gradient is x times the cotangent. Taken the other way
-    around, as JAX derives it, XLA turns the wider of the two over element by element on CPU, and
-    what computes it along with that: an MLP's gradient takes half as long again.
-    """
-    return jnp.tensordot(x, weight, axes)
-
-
-def _product_forward(x: jax.Array, weight: jax.Array, axes: int):
-    return jnp.tensordot(x, weight, axes), (x, weight)
-
-
-def _product_backward(axes: int, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array):
-    x, weight = saved
-    lead, outs = tuple(range(x.ndim - axes)), tuple(range(axes, weight.ndim))
-    last = tuple(range(cotangent.ndim - len(outs), cotangent.ndim))
-    d_x = jnp.tensordot(cotangent, weight, (last, outs))
-    return d_x, jnp.tensordot(x, cotangent, (lead, lead))
-
-
-product.defvjp(_product_forward, _product_backward)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

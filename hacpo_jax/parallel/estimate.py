@@ -2,8 +2,9 @@
 
 Only products of matrices are counted, 2·m·n·k each, exactly as the programs make them: prompts are
 answered from one prefill and scored and learned from in one pass, decoding attends to the whole
-cache whatever is filled, every answer is as long as the longest, and filler counts. What is done per element (norms, rotations,
-softmax, sampling, AdamW) is left out: about 3% of a small model's work and less of a large one's.
+cache whatever is filled, every answer is as long as the longest, and filler counts. What is done
+per element (norms, rotations, softmax, sampling, AdamW) is left out: about 3% of a small model's
+work and less of a large one's.
 
 All functions give one device's share: rows are divided by the `data` and `fsdp` axes, rounded up
 since a device with fewer rows waits for the others, heads, MLP and vocabulary by the `tensor` axis.

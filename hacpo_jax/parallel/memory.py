@@ -250,7 +250,7 @@ def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> 
 
 def score_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> ScoreBytes:
     """A group's largest scoring pass; nothing where there is none."""
-    model, sizes = work.model, work.sizes
+    sizes = work.sizes
     if not sizes.scored:
         return ScoreBytes(0, 0, 0)
     agents = share(len(work.agents), mesh.agent)
@@ -310,9 +310,7 @@ def batch_bytes(sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
     return 4 * (answers * per_answer + prompts * (sizes.prompt_tokens + 1))
 
 
-def layer_bytes(
-    model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE
-) -> int:
+def layer_bytes(model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE) -> int:
     """What one layer keeps of a row of prompts and answers for its backward pass.
 
     For every token, in the dtype of activations unless said otherwise: both norms' inputs in

@@ -87,8 +87,9 @@ def cut_updates(
     for u, (of_learners, most, count) in enumerate(zip(local, groups, needed, strict=True)):
         size = row_size(most * samples, max(count, most * samples), layout.local_rows)
         laid.append(lay_views(views, of_learners, layout.local_rows, size))
-        lengths = zip(views, of_learners, laid[u], strict=True)
-        mine[f"lengths/{u}"] = np.stack([lie.lay(row_lengths(v, pairs)) for v, pairs, lie in lengths])
+        given = zip(views, of_learners, laid[u], strict=True)
+        lengths = [lie.lay(row_lengths(view, pairs)) for view, pairs, lie in given]
+        mine[f"lengths/{u}"] = np.stack(lengths)
         mine[f"prompt_of/{u}"] = np.stack([lie.prompt_of for lie in laid[u]])
     parts = gather_arrays(run.hosts, f"{name}: lengths", mine)
 

@@ -16,6 +16,7 @@ from hacpo_jax.models.lora import Params, agent_axes, base_of, trained, with_bas
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import constrain_tree, over_agents
 from hacpo_jax.training.objective import Metrics, Objective, Samples
+from hacpo_jax.training.optimizer import make_optimizer
 from hacpo_jax.training.scoring import Cut, PolicySpec, answer_log_probs, no_log_probs
 
 
@@ -96,42 +97,6 @@ class Divisors:
     policy: jax.Array
     own: jax.Array
     transfer: jax.Array
-
-
-def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
-    """AdamW behind global-norm clipping; decay on matrices only."""
-    decay_steps = max(total_updates - config.warmup_updates, 1)
-    after = {
-        "constant": optax.constant_schedule(config.learning_rate),
-        "linear": optax.linear_schedule(config.learning_rate, 0.0, decay_steps),
-        "cosine": optax.cosine_decay_schedule(config.learning_rate, decay_steps),
-    }[config.schedule]
-    # The first update of a warm-up already moves: its step size is 1 / (warmup_updates + 1).
-    rise = optax.linear_schedule(
-        config.learning_rate / (config.warmup_updates + 1),
-        config.learning_rate,
-        max(config.warmup_updates, 1),
-    )
-    schedule = optax.join_schedules([rise, after], [config.warmup_updates])
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(
-            schedule,
-            config.beta1,
-            config.beta2,
-            config.eps,
-            weight_decay=config.weight_decay,
-            mask=_is_matrix,
-        ),
-    )
-
-
-def _is_matrix(params):
-    """Norms and biases are left out of weight decay; paths tell, since layers are stacked."""
-    small = ("norm", "bias")
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not str(path[-1].key).endswith(small), params
-    )
 
 
 def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> LearnerState:
