@@ -18,7 +18,8 @@ from hacpo_jax.models import Answers
 from hacpo_jax.rollout import bucket
 from hacpo_jax.training.scoring import Cut
 
-SMALLEST = 4
+FINE = 16
+"""Tokens beyond which widths are finer than buckets."""
 
 PADDING = 0.15
 """Of answers taken together by their lengths at most so much is padding, but for a few tokens."""
@@ -114,15 +115,16 @@ def lay_answers(
 
 
 def width_of(length: int) -> int:
-    """The smallest of 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... that holds `length`.
+    """The smallest bucket that holds `length`; beyond 16 of twice as many: 20, 24, 28, 32, 40, ...
 
-    Four widths an octave: at most a fifth of the longest answer is padding, a tenth on average.
+    With four widths an octave a fifth of the longest answer is padding at most, a tenth on average.
     """
-    size = SMALLEST
+    if length <= FINE:
+        return bucket(length)
+    size = FINE
     while 2 * size < length:
         size *= 2
-    step = max(size // 4, 1)
-    return max(-(-length // step) * step, SMALLEST)
+    return -(-length // (size // 4)) * (size // 4)
 
 
 def make_cuts(

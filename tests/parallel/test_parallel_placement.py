@@ -24,7 +24,7 @@ SIZES = StepSizes(
     row_tokens=6,
     updates=2,
     update_rows=24,
-    micro_batch_rows=24,
+    micro_batch_tokens=10_000,
     decode_rows=48,
 )
 # Nothing but the order of layers takes time; nothing but arithmetic does.
@@ -161,7 +161,7 @@ def test_an_agent_that_fits_nowhere_is_named_with_bytes_and_remedies():
         text = str(caught.value)
         assert caught.value.field == "placement" and caught.value.value == setting
         assert "large" in text and "MiB" in text and "slow has room for" in text
-        for remedy in ("more devices", "fsdp", "param_dtype=bfloat16", "micro_batch_rows"):
+        for remedy in ("more devices", "fsdp", "param_dtype=bfloat16", "micro_batch_tokens"):
             assert remedy in text
         assert "training.remat=true" in text
     with pytest.raises(UserError) as caught:
