@@ -14,6 +14,7 @@ from flax import nnx
 
 from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.products import product
@@ -226,7 +227,8 @@ class Decoder(nnx.Module):
         dtype: jnp.dtype,
         remat: bool = False,
         attention: AttentionKind = "xla",
-    ) -> jax.Array:
+        total: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Final hidden states that predict the tokens of answers, each prompt computed once.
 
         Args:
@@ -234,9 +236,11 @@ class Decoder(nnx.Module):
           dtype: dtype of the activations.
           remat: recompute each layer's inside in the backward pass instead of storing it.
           attention: its implementation, see `hacpo_jax.models.shared_prompts`.
+          total: what the embedding's gradient is added to, see `embed_into`; None makes it one of
+            its own.
 
         Returns:
-          `[R, N, T, H]` in `dtype`.
+          `[R, N, T, H]` in `dtype`, and `total`.
         """
         branches, attention_of = shared_attention(attention, self.config.windows, answers)
 
@@ -248,8 +252,12 @@ class Decoder(nnx.Module):
 
         tokens = side_by_side(answers.prompts, answers.responses)
         positions = side_by_side(answers.prompt_positions, answers.positions)
-        hidden, _ = self._scan(run, branches, tokens, positions, dtype, remat=remat)
-        return states_before(hidden, answers)
+        if total is None:
+            x = embed(self.embedding[...].astype(dtype), tokens)
+        else:
+            x, total = embed_into(self.embedding[...], tokens, total, dtype)
+        hidden, _ = self._scan(run, branches, x, positions, remat=remat)
+        return states_before(hidden, answers), total
 
     def prefill(
         self,
@@ -321,7 +329,8 @@ class Decoder(nnx.Module):
         longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
         windows = layer_windows(self.config.windows, longest)
         caches = (prompt, generated)
-        return self._scan(run, windows, tokens, positions, dtype, *caches, gathered=True)
+        x = embed(self.embedding[...].astype(dtype), tokens, gathered=True)
+        return self._scan(run, windows, x, positions, *caches)
 
     def _sequences(
         self, run, tokens, positions, valid, dtype, attention, remat=False, gathered=False
@@ -344,14 +353,15 @@ class Decoder(nnx.Module):
 
             return run(layer, attend, x, cos, sin)
 
-        how = {"remat": remat, "gathered": gathered}
-        hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, **how)
+        x = embed(self.embedding[...].astype(dtype), tokens, gathered)
+        hidden, out = self._scan(run_layer, branches, x, positions, remat=remat)
         if places is None:
             return hidden, out
         return turn(hidden, places), jax.tree.map(lambda x: _turned(x, places), out)
 
-    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False):
-        """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
+    def _scan(self, run, per_layer, x, positions, *caches, remat=False):
+        """Run every layer in turn over embedded tokens, normalise; the rest is sliced with the
+        weights."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)
         # None, where layers do not differ, is sliced into None.
@@ -361,24 +371,8 @@ class Decoder(nnx.Module):
             weights, part, *rest = slices
             return run(nnx.merge(structure, weights), part, x, cos, sin, *rest)
 
-        x = _embed(self.embedding[...].astype(dtype), tokens, gathered)
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
-
-
-def _embed(table: jax.Array, tokens: jax.Array, gathered: bool) -> jax.Array:
-    """Rows of the table `[V, H]`, `[..., H]`.
-
-    Both the rows of the batch and H lie over `fsdp`. Each device looks up its part of H for all of
-    the tokens along `fsdp`, and the parts change places: so the table is never gathered. Where it
-    is gathered already, each device looks up its own tokens: else a compiler would lay the table
-    over `fsdp` after all, and gather it for the head in every step of a decode.
-    """
-    if gathered:
-        return constrain(table[constrain(tokens, "rows")], "rows")
-    tokens = constrain(tokens, "data_rows")
-    found = constrain(table[tokens], "data_rows", None, "embed")
-    return constrain(found, "rows")
 
 
 def _turned(x: jax.Array, places: jax.Array) -> jax.Array:

@@ -116,13 +116,13 @@ class UpdateBytes:
 
     Args:
       accumulator: float32 sums of gradients.
-      gradient: of one micro-batch.
+      gradient: of one micro-batch, but for tables.
       weights: copies in the dtype of activations, kept for the backward pass without `remat`.
       activations: of one micro-batch, kept for the backward pass: with `remat` what goes into each
         layer, else all that lies within.
-      working: blocks of the vocabulary with gradients of final states and of the head, or with
-        `remat` the inside of one layer if more.
-      batch: the mini-batch.
+      working: blocks of the vocabulary with gradients of final states, or with `remat` the inside
+        of one layer if more.
+      batch: the mini-batch, with new log-probs and entropies.
     """
 
     accumulator: int
@@ -264,12 +264,19 @@ def _one_score(work: GroupWork, mesh: MeshSizes, rows: int, width: int) -> tuple
     loads = sizes.score_loads(rows, width, mesh.rows)
     load = max(loads, key=lambda each: each.tokens)
     block = 2 * token_blocks(load.answer_tokens)[1] * block_columns(model, mesh) * F32
-    answers, prompts = share(rows, mesh.rows), sum(each.prompts for each in loads)
+    answers = share(rows, mesh.rows)
+    prompts = row_prompts(rows, rows // sizes.prompts, mesh)
     return (
         load.tokens * model.hidden_size * sizes.compute_bytes,
         max(layer_bytes(model, sizes, load, mesh), block),
         4 * (answers * (2 * width + 2) + prompts * (sizes.prompt_tokens + 1)) + cut_bytes(load),
     )
+
+
+def row_prompts(answers: int, samples: int, mesh: MeshSizes) -> int:
+    """Prompts of the row that has most, of answers in rows, `samples` to each prompt."""
+    numbers = np.arange(answers) // samples
+    return int(lay_rows(numbers, mesh.rows, share(answers, mesh.rows)).prompt_of.max()) + 1
 
 
 def cut_bytes(load: Load) -> int:
@@ -286,13 +293,15 @@ def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
     layer = layer_bytes(model, sizes, load, mesh)
     stream = load.tokens * hidden * sizes.compute_bytes
     copied = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
-    table = 0 if model.lora else share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor) * F32
+    # Gradients of embedding and head are added to the sums as they come.
+    tables = 0 if model.lora else (1 if model.tie_word_embeddings else 2)
+    tables *= share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor)
     block = BLOCK_COPIES * token_blocks(load.answer_tokens)[1] * block_columns(model, mesh)
-    head = (block + load.answer_tokens * hidden) * F32 + table
+    head = (block + load.answer_tokens * hidden) * F32
     kept = model.num_layers * (stream if sizes.remat else layer) + 2 * stream
     return UpdateBytes(
         accumulator=agents * free * F32,
-        gradient=agents * free * sizes.param_bytes,
+        gradient=agents * (free - tables) * sizes.param_bytes,
         weights=weight_bytes(work, mesh, gathered=False) if copied else 0,
         activations=agents * kept,
         working=agents * (max(layer, head) if sizes.remat else head),
@@ -304,8 +313,7 @@ def batch_bytes(sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
     """One mini-batch: prompts and their lengths, answers with old and reference log-probs, new
     ones and entropies, and 6 numbers an answer."""
     answers = share(sizes.update_rows, mesh.rows)
-    numbers = np.arange(sizes.update_rows) // sizes.samples
-    prompts = int(lay_rows(numbers, mesh.rows, answers).prompt_of.max()) + 1
+    prompts = row_prompts(sizes.update_rows, sizes.samples, mesh)
     per_answer = 5 * sizes.row_tokens + 6
     return 4 * (answers * per_answer + prompts * (sizes.prompt_tokens + 1))
 

@@ -240,35 +240,54 @@ class _Cutter:
         start, end = 0, int(self.counts.max(initial=0))
         while start < end:
             for size in _sizes(end - start, self.order.shape[1]):
-                cut, real = self._next(start, size)
-                if size == 1 or self._is_good(cut, real):
+                piece = self._piece(start, size)
+                if size == 1 or self._is_good(piece):
+                    yield self._cut(piece)
+                    start += size
                     break
-            yield cut
-            start += size
 
-    def _is_good(self, cut: Cut, real: int) -> bool:
-        load = load_of(cut, self.prompt_width)
-        padding = load.answer_tokens - real
-        most = max(self.padding * load.answer_tokens, OVERHEAD)
-        return load.tokens <= self.tokens and padding <= most
+    def _is_good(self, piece: "_Piece") -> bool:
+        made = piece.load.answer_tokens
+        padding = made - int(piece.lengths.sum(axis=1).max(initial=0))
+        return piece.load.tokens <= self.tokens and padding <= max(self.padding * made, OVERHEAD)
 
-    def _next(self, start: int, size: int) -> tuple[Cut, int]:
-        """The micro-batch of `size` answers, and tokens of the row that has most."""
+    def _piece(self, start: int, size: int) -> "_Piece":
+        """The next `size` answers of every row."""
         places = start + np.arange(size)
-        inside, total = places < self.counts[:, None], self.order.shape[1]
-        chosen = self.order[:, np.minimum(places, total - 1)]  # [D, size]
-        numbers = np.where(inside, np.take_along_axis(self.prompt_of, chosen, axis=1), -1)
-        found = np.where(inside, np.take_along_axis(self.lengths, chosen, axis=1), 0)
+        inside = places < self.counts[:, None]
+        chosen = self.order[:, np.minimum(places, self.order.shape[1] - 1)]
+        prompts = np.where(inside, np.take_along_axis(self.prompt_of, chosen, axis=1), -1)
+        lengths = np.where(inside, np.take_along_axis(self.lengths, chosen, axis=1), 0)
         most = min(size, int(self.prompt_of.max(initial=0)) + 1)
-        count = _halved(most, int(_distinct(numbers).max(initial=1)))
-        prompts, prompt_of = Rows(np.where(inside, chosen, -1), numbers).prompt_places(count)
-        cut = Cut(
-            answers=np.where(inside, chosen, total).astype(np.int32),  # type: ignore[arg-type]
+        load = Load(
+            prompts=_halved(most, int(_distinct(prompts).max(initial=1))),
+            prompt_width=self.prompt_width,
+            answers=size,
+            width=min(width_of(int(lengths.max(initial=1))), self.widest),
+        )
+        return _Piece(np.where(inside, chosen, -1), prompts, lengths, load)
+
+    def _cut(self, piece: "_Piece") -> Cut:
+        rows = Rows(piece.answers, piece.prompts)
+        prompts, prompt_of = rows.prompt_places(piece.load.prompts)
+        filler = self.order.shape[1]
+        # Host arrays stand in for device arrays until a jitted function takes them.
+        return Cut(
+            answers=np.where(piece.answers < 0, filler, piece.answers).astype(np.int32),  # type: ignore[arg-type]
             prompts=prompts.astype(np.int32),  # type: ignore[arg-type]
             prompt_of=prompt_of,  # type: ignore[arg-type]
-            width=min(width_of(int(found.max(initial=1))), self.widest),
+            width=piece.load.width,
         )
-        return cut, int(found.sum(axis=1).max(initial=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """What a micro-batch would have, `[D, n]` each; answers and prompts are -1 at filler."""
+
+    answers: np.ndarray
+    prompts: np.ndarray
+    lengths: np.ndarray
+    load: Load
 
 
 def _sizes(left: int, total: int) -> list[int]:

@@ -36,9 +36,10 @@ def token_log_probs(
     *,
     missing_ids: tuple[int, ...] = (),
     entropy: Entropy = "gradient",
+    total: jax.Array | None = None,
     block: int = BLOCK,
     tokens: int = TOKENS,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Log-prob of each target and entropy of its distribution.
 
     Args:
@@ -49,11 +50,13 @@ def token_log_probs(
       num_tokens: ids from here on have no probability, exactly as in sampling.
       missing_ids: further ids without probability, exactly as in sampling.
       entropy: whether it is computed (`none` gives zeros) and whether it has a gradient.
+      total: `[V, H]` float32 that the table's gradient is added to in place, as in
+        `hacpo_jax.models.embedding.embed_into`; None makes it an array of its own.
       block: vocabulary rows looked at together.
       tokens: tokens of each row looked at together, at most.
 
     Returns:
-      Log-probs `[R, n]` and entropies `[R, n]`, float32, in nats.
+      Log-probs `[R, n]` and entropies `[R, n]`, float32, in nats; and `total`.
     """
     spec = _Spec(temperature, num_tokens, missing_ids, entropy, block)
     length = targets.shape[1]
@@ -63,9 +66,9 @@ def token_log_probs(
         padded = jnp.pad(x, [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2))
         return padded.reshape(x.shape[0], parts, size, *x.shape[2:]).swapaxes(0, 1)
 
-    found = _blockwise(blocks(hidden), table, blocks(targets), spec)  # [K, R, m] each
+    *found, total = _blockwise(blocks(hidden), table, blocks(targets), total, spec)  # [K, R, m]
     log_probs, entropies = (x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :length] for x in found)
-    return log_probs, entropies
+    return log_probs, entropies, total
 
 
 def token_blocks(length: int, tokens: int = TOKENS) -> tuple[int, int]:
@@ -83,12 +86,12 @@ class _Spec:
     block: int
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _blockwise(hidden, table, targets, spec: _Spec) -> Any:
-    return _forward(hidden, table, targets, spec)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _blockwise(hidden, table, targets, total, spec: _Spec) -> Any:
+    return _forward(hidden, table, targets, total, spec)[0]
 
 
-def _forward(hidden, table, targets, spec: _Spec):
+def _forward(hidden, table, targets, total, spec: _Spec):
     blocks = _Blocks.of(table, spec)
 
     def of_tokens(part):
@@ -96,7 +99,7 @@ def _forward(hidden, table, targets, spec: _Spec):
 
     normalizer, chosen, entropy = jax.lax.map(of_tokens, (hidden, targets))
     saved = (hidden, table, targets, normalizer, entropy)
-    return (chosen - normalizer, entropy), saved
+    return (chosen - normalizer, entropy, total), saved
 
 
 def _normalised(hidden: jax.Array, targets: jax.Array, blocks: "_Blocks"):
@@ -131,8 +134,9 @@ def _normalised(hidden: jax.Array, targets: jax.Array, blocks: "_Blocks"):
 
 def _backward(spec: _Spec, saved, cotangents):
     hidden, table, targets, normalizer, entropy = saved
+    *d_found, total = cotangents
     blocks = _Blocks.of(table, spec)
-    tokens = (hidden, targets, normalizer, entropy, *cotangents)
+    tokens = (hidden, targets, normalizer, entropy, *d_found)
     f32 = {"preferred_element_type": jnp.float32}
 
     def visit(carry, index):
@@ -153,10 +157,13 @@ def _backward(spec: _Spec, saved, cotangents):
         return (d_hidden, blocks.add(d_table, d_rows, index)), None
 
     d_hidden = jnp.zeros((len(hidden), blocks.shards, *hidden.shape[1:]), jnp.float32)
-    d_table = jnp.zeros(blocks.table.shape, jnp.float32)
+    d_table = jnp.zeros(table.shape, jnp.float32) if total is None else total
+    d_table = constrain(d_table.reshape(blocks.table.shape), "vocab", None, "embed")
     (d_hidden, d_table), _ = jax.lax.scan(visit, (d_hidden, d_table), blocks.indices)
-    d_table = d_table.reshape(table.shape).astype(table.dtype)
-    return d_hidden.sum(axis=1).astype(hidden.dtype), d_table, None
+    d_hidden, d_table = d_hidden.sum(axis=1).astype(hidden.dtype), d_table.reshape(table.shape)
+    if total is None:
+        return d_hidden, d_table.astype(table.dtype), None, None
+    return d_hidden, None, None, constrain(d_table, "vocab", "embed")
 
 
 _blockwise.defvjp(_forward, _backward)

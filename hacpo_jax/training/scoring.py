@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from hacpo_jax.models import Answers, AttentionKind, ModelConfig, bind
-from hacpo_jax.models.lora import agent_axes
+from hacpo_jax.models.lora import Params, agent_axes
 from hacpo_jax.parallel.rules import constrain, over_agents
 from hacpo_jax.training.log_probs import Entropy, token_log_probs
 
@@ -99,12 +99,35 @@ def answer_log_probs(
     Returns:
       Two `[R, N, T]` float32 arrays in nats, finite but meaningless outside `answers.mask`.
     """
-    model = bind(spec.model, params)
-    before = model.before_answers(
-        answers, dtype=spec.dtype, remat=spec.remat, attention=spec.attention
+    return log_probs_into({}, params, answers, spec, entropy)[0]
+
+
+def log_probs_into(
+    totals: Params, params, answers: Answers, spec: PolicySpec, entropy: Entropy
+) -> tuple[tuple[jax.Array, jax.Array], Params]:
+    """As `answer_log_probs`, with gradients of tables that are added to sums that are there.
+
+    Args:
+      totals: sums of the gradients of `embedding` and `head`, or of those that have one; see
+        `hacpo_jax.models.embedding.embed_into`.
+      params, answers, spec, entropy: as in `answer_log_probs`.
+
+    Returns:
+      What that returns, and `totals`.
+    """
+    model, totals = bind(spec.model, params), dict(totals)
+    head = "embedding" if spec.model.tie_word_embeddings else "head"
+    before, total = model.before_answers(
+        answers,
+        dtype=spec.dtype,
+        remat=spec.remat,
+        attention=spec.attention,
+        total=totals.get("embedding"),
     )  # [R, N, T, H]
+    if total is not None:
+        totals["embedding"] = total
     rows = len(before)
-    found = token_log_probs(
+    *found, total = token_log_probs(
         before.reshape(rows, -1, before.shape[-1]),
         model.unembedding(),
         answers.responses.reshape(rows, -1),
@@ -112,9 +135,12 @@ def answer_log_probs(
         spec.num_tokens,
         missing_ids=spec.missing_ids,
         entropy=entropy,
+        total=totals.get(head),
     )
+    if total is not None:
+        totals[head] = total
     log_probs, entropies = (x.reshape(answers.responses.shape) for x in found)
-    return log_probs, entropies
+    return (log_probs, entropies), totals
 
 
 def score(params, answers: Answers, cuts: Sequence[Cut], *, spec: PolicySpec) -> jax.Array:

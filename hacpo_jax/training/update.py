@@ -17,7 +17,8 @@ from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import constrain_tree, over_agents
 from hacpo_jax.training.objective import Metrics, Objective, Samples
 from hacpo_jax.training.optimizer import make_optimizer
-from hacpo_jax.training.scoring import Cut, PolicySpec, answer_log_probs, no_log_probs
+from hacpo_jax.training.scoring import Cut, PolicySpec, log_probs_into, no_log_probs
+from hacpo_jax.training.sums import add_gradient, no_gradient
 
 
 @jax.tree_util.register_dataclass
@@ -239,9 +240,7 @@ def nothing_found(params, batch: MiniBatch, *, spec: UpdateSpec) -> Found:
     """Zeros that micro-batches are added to."""
 
     def one_agent(free):
-        # Sums of many small gradients need float32 even where parameters are kept in less.
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free)
-        return _in_place(zeros, spec)
+        return _in_place(no_gradient(free), spec)
 
     zeros = no_log_probs(batch.answers)
     return Found(over_agents(one_agent)(trained(params)), zeros, zeros)
@@ -257,18 +256,17 @@ def accumulate(
         rows = flat_rows(_cut_out(batch, cut))
         divisors, answers = _divisors(flat_rows(batch), learner, spec), cut.of(batch.answers)
 
-        def loss_of(free):
+        def loss_of(free, totals):
             policy = with_base(free, base_of(params))
             asked = "gradient" if spec.entropy_coef else "value"
-            log_probs, entropy = answer_log_probs(policy, answers, spec.policy, asked)
-            flat = (flat_rows(log_probs), flat_rows(entropy))
+            scored, totals = log_probs_into(totals, policy, answers, spec.policy, asked)
+            flat = map(flat_rows, scored)
             loss, _ = _total_loss(*flat, rows, divisors, spec, learner, update_index)
-            return loss, (log_probs, entropy)
+            return (loss, totals), scored
 
-        gradient, (log_probs, entropy) = jax.grad(loss_of, has_aux=True)(trained(params))
-        total = jax.tree.map(jnp.add, found.gradient, gradient)
+        sums, _, (log_probs, entropy) = add_gradient(loss_of, trained(params), found.gradient)
         return Found(
-            gradient=_in_place(total, spec),
+            gradient=_in_place(sums, spec),
             log_probs=cut.put(found.log_probs, log_probs),
             entropy=cut.put(found.entropy, entropy),
         )

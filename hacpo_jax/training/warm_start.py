@@ -21,7 +21,8 @@ from hacpo_jax.rollout import Sampler
 from hacpo_jax.tasks.problems import Problems
 from hacpo_jax.training.batches import pad_prompts, pad_responses
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.scoring import PolicySpec, answer_log_probs
+from hacpo_jax.training.scoring import PolicySpec, log_probs_into
+from hacpo_jax.training.sums import add_gradient, no_gradient
 from hacpo_jax.training.update import (
     LearnerState,
     apply_gradients,
@@ -147,13 +148,15 @@ def _update(
 ) -> tuple[LearnerState, jax.Array]:
     """One update on the mean negative log-prob of all solution tokens."""
 
-    def loss_of(free):
-        log_probs, _ = answer_log_probs(with_base(free, base), batch, policy, "none")
+    def loss_of(free, totals):
+        params = with_base(free, base)
+        (log_probs, _), totals = log_probs_into(totals, params, batch, policy, "none")
         count = jnp.maximum(objectives.count_tokens(batch.mask), 1)
-        return -jnp.where(batch.mask, log_probs, 0.0).sum() / count
+        return (-jnp.where(batch.mask, log_probs, 0.0).sum() / count, totals), None
 
     def one_agent(state):
-        loss, gradients = jax.value_and_grad(loss_of)(state.params)
+        free = state.params
+        gradients, loss, _ = add_gradient(loss_of, free, no_gradient(free))
         return apply_gradients(state, gradients, make_optimizer(optimizer, total_updates))[0], loss
 
     return over_agents(one_agent)(state)

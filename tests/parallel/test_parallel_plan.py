@@ -80,7 +80,9 @@ def test_flops_of_an_update_are_those_of_its_products(tmp_path):
     # The last block of the vocabulary overlaps the one before it.
     head = 2 * rows * answer * HIDDEN * 3 * 8192
     # Backward: twice the products, and the head's logits once more. And the entropy.
-    assert found.programs[0].flops == pytest.approx(3 * forward + 4 * head + head / HIDDEN, rel=0.01)
+    assert found.programs[0].flops == pytest.approx(
+        3 * forward + 4 * head + head / HIDDEN, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(("topology", "tensor"), [("cpu:8", 1), ("cpu:8", 2), ("v5e:2x4", 2)])

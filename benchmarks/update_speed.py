@@ -1,4 +1,4 @@
-"""Time of scoring and updates: python benchmarks/update.py [--against CHECKOUT] [--shape smol].
+"""Time of scoring and of updates: python benchmarks/update_speed.py [--against CHECKOUT].
 
 8 prompts with 4 answers each, prompts of 32 tokens and answers of 64, float32, with a KL to a
 reference: what one step of GRPO does after its answers are drawn. With another checkout of this
