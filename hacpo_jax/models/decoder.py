@@ -17,7 +17,7 @@ from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
-from hacpo_jax.models.products import product
+from hacpo_jax.models.products import product, scaled
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.models.shared_prompts import (
     Answers,
@@ -73,7 +73,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Divide by the root mean square over the last axis, in float32 (arXiv 1910.07467)."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale).astype(x.dtype) * weight.astype(x.dtype)
+    return scaled((wide * scale).astype(x.dtype), weight.astype(x.dtype))
 
 
 class Attention(nnx.Module):

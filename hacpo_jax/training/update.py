@@ -275,7 +275,7 @@ def accumulate(
     return over_agents(one_agent, axes)(found, params, batch, cut, learners)
 
 
-@functools.partial(jax.jit, static_argnames="spec", donate_argnames=("state", "found"))
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
 def apply(
     state: LearnerState,
     found: Found,
