@@ -21,8 +21,11 @@ from hacpo_jax.training.scoring import Cut
 FINE = 16
 """Tokens beyond which widths are finer than buckets."""
 
-PADDING = 0.15
-"""Of answers taken together by their lengths at most so much is padding, but for a few tokens."""
+PADDING = 0.12
+"""Of answers taken together by their lengths at most so much is padding, or `FEW` tokens."""
+
+FEW = 128
+"""Padding that is not worth a micro-batch more."""
 
 OVERHEAD = 256
 """Tokens that one more micro-batch costs as much as: gradients are read and written once more."""
@@ -249,7 +252,7 @@ class _Cutter:
     def _is_good(self, piece: "_Piece") -> bool:
         made = piece.load.answer_tokens
         padding = made - int(piece.lengths.sum(axis=1).max(initial=0))
-        return piece.load.tokens <= self.tokens and padding <= max(self.padding * made, OVERHEAD)
+        return piece.load.tokens <= self.tokens and padding <= max(self.padding * made, FEW)
 
     def _piece(self, start: int, size: int) -> "_Piece":
         """The next `size` answers of every row."""
