@@ -24,6 +24,9 @@ FINE = 16
 PADDING = 0.12
 """Of answers taken together by their lengths at most so much is padding, or `FEW` tokens."""
 
+FINEST = 4
+"""Answers of which a micro-batch may have any number; beyond, it is a bucket."""
+
 FEW = 128
 """Padding that is not worth a micro-batch more."""
 
@@ -295,9 +298,9 @@ class _Piece:
 
 def _sizes(left: int, total: int) -> list[int]:
     """Numbers of answers that a micro-batch may have where so many are left, most first."""
-    sizes = [1, 2, 3]
+    sizes = [1]
     while sizes[-1] < left:
-        sizes.append(bucket(sizes[-1] + 1))
+        sizes.append(sizes[-1] + 1 if sizes[-1] < FINEST else bucket(sizes[-1] + 1))
     return [min(size, total) for size in reversed(sizes)]
 
 

@@ -114,7 +114,7 @@ def test_windows_of_the_cases_matter():
 def test_an_embedding_s_gradient_is_added_to_what_is_there():
     config = dataclasses.replace(MODEL, tie_word_embeddings=True)
     params, table = random_params(config, 0), (config.vocab_size, config.hidden_size)
-    total = np.random.default_rng(2).normal(size=table).astype(np.float32)
+    total = jnp.asarray(np.random.default_rng(2).normal(size=table), jnp.float32)
 
     def loss(params, total):
         found, total = bind(config, params).before_answers(rows(), dtype=jnp.float32, total=total)
