@@ -129,12 +129,13 @@ def test_arguments_are_counted_to_the_byte(program, name):
     one, found, measured = held(program, name)
     sizes, params = one.work.sizes, found.state.trained + found.state.base
     if program == "update":
-        # Its loss does not ask for old log-probs.
-        old = 4 * one.agents * sizes.update_rows * sizes.row_tokens
-        given = found.update.accumulator + found.update.batch - old
+        # Its loss does not ask for old log-probs, and a cut knows its answers' prompts.
+        unread = 4 * one.agents * sizes.update_rows * (sizes.row_tokens + 1)
+        given = found.update.accumulator + found.update.batch - unread
         expected = params + given + 4 * (one.agents + 1)
     elif program == "score":
-        expected = params + found.score.answers
+        unread = 4 * one.agents * sizes.prompts * sizes.samples
+        expected = params + found.score.answers - unread
     else:
         # Two words a key; ids, lengths and flags of the prompts, which agents share.
         keys = 8 * one.agents * sizes.prompts * sizes.samples
@@ -170,8 +171,8 @@ def test_each_device_of_a_mesh_has_its_share():
     one, mesh = CASES["qwen3"], MeshSizes(fsdp=2, tensor=4)
     program, found = compiled_update_on(one, mesh), group_bytes(one.work, mesh)
     measured = program.memory_analysis()
-    old = 4 * 8 * one.work.sizes.row_tokens
-    given = found.update.accumulator + found.update.batch - old
+    unread = 4 * 8 * (one.work.sizes.row_tokens + 1)
+    given = found.update.accumulator + found.update.batch - unread
     assert measured.argument_size_in_bytes == found.state.trained + given + 4 * 2
     assert 1 / 1.5 < measured.temp_size_in_bytes / made(found.update) < 1.5
     flops = step_flops(one.work, mesh).updates.total / 3
