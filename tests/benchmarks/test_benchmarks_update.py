@@ -11,7 +11,7 @@ from update_memory import QWEN3, Size, temporaries
 # The head is nearly all of it: 8 answers of 512 tokens, one at a time.
 MODEL = dataclasses.replace(
     QWEN3,
-    vocab_size=32_768,
+    vocab_size=65_536,
     hidden_size=128,
     intermediate_size=128,
     num_layers=1,
