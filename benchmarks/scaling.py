@@ -70,7 +70,7 @@ def settings(chips: int, agents: int) -> Config:
             "prompts_per_step": 3 * chips,
             "group_size": 8,
             "mini_batch_prompts": 3 * chips,
-            "micro_batch_rows": chips,
+            "micro_batch_tokens": 2048 * chips,
             "remat": True,
         },
     }

@@ -47,7 +47,6 @@ def tiny_config(run_dir, *, agents=("one", "two", "three"), **sections) -> Confi
             "prompts_per_step": 2,
             "group_size": 3,
             "mini_batch_prompts": 2,
-            "micro_batch_rows": 3,
         },
         "optimizer": {"learning_rate": 0.01},
     }

@@ -54,7 +54,9 @@ class Training(Section):
         teach no learner anything (all answers right, or all wrong) are replaced (dynamic sampling,
         DAPO, arXiv 2503.14476) until P are found or the rounds are over.
       mini_batch_prompts: groups of G answers in one update.
-      micro_batch_rows: answers whose gradient is taken at once; the rest accumulates.
+      micro_batch_tokens: tokens whose gradient is taken at once, on all of a group's devices
+        together; the rest accumulates. Prompts, which answers share, and padding count. A single
+        answer may have more.
       compute_dtype: of activations; `auto` is float32 on CPU and bfloat16 elsewhere.
       param_dtype: of parameters. In bfloat16 they take half the memory and small steps are lost to
         rounding; gradients and the optimizer's means are float32 in any case.
@@ -72,7 +74,7 @@ class Training(Section):
     group_size: int = Field(default=8, ge=1)
     prompt_rounds: int = Field(default=1, ge=1)
     mini_batch_prompts: int = Field(ge=1)
-    micro_batch_rows: int = Field(default=64, ge=1)
+    micro_batch_tokens: int = Field(default=16384, ge=1)
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     behavior_log_probs: Literal["auto", "sampler", "trainer"] = "auto"

@@ -19,6 +19,7 @@ from hacpo_jax.models.functional import (
 from hacpo_jax.models.hf_config import config_from_hf, config_to_hf
 from hacpo_jax.models.hub import resolve_model
 from hacpo_jax.models.lora import Adapted
+from hacpo_jax.models.shared_prompts import Answers
 from hacpo_jax.models.weights import (
     check_weights,
     inspect_model,
@@ -29,6 +30,7 @@ from hacpo_jax.models.weights import (
 
 __all__ = [
     "Adapted",
+    "Answers",
     "AttentionKind",
     "Decoder",
     "KeyValues",

@@ -66,6 +66,43 @@ def causal_attention(
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True)
 
 
+def answer_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    prompt_keys: jax.Array,
+    prompt_values: jax.Array,
+    prompt_valid: jax.Array,
+    window: jax.Array | None = None,
+) -> jax.Array:
+    """Attention of whole answers over their prompts and themselves.
+
+    Args:
+      q: `[B, T, heads, head_dim]`, padded on the right if at all.
+      k: `[B, T, kv_heads, head_dim]`.
+      v: `[B, T, kv_heads, head_dim]`.
+      prompt_keys: `[B, S, kv_heads, head_dim]`, each answer's own copy.
+      prompt_values: `[B, S, kv_heads, head_dim]`.
+      prompt_valid: `[B, S]`, False at padding, which is on the left: a prompt ends where its
+        answer begins.
+      window: scalar, how many tokens are seen, the token itself included; None for all.
+
+    Returns:
+      `[B, T, heads, head_dim]`; finite, but meaningless, at padding.
+    """
+    width, length = prompt_valid.shape[1], q.shape[1]
+    places = jnp.arange(width + length)
+    own = places[width:, None] - places  # [T, S + T], how far back a key lies
+    seen = jnp.pad(prompt_valid, ((0, 0), (0, length)), constant_values=True)[:, None, None, :]
+    seen &= own >= 0
+    if window is not None:
+        seen &= own < window
+    keys, values = (
+        jnp.concatenate(pair, axis=1) for pair in ((prompt_keys, k), (prompt_values, v))
+    )
+    return jax.nn.dot_product_attention(q, keys, values, mask=seen)
+
+
 def shared_prompt_attention(
     q: jax.Array,
     k: jax.Array,

@@ -14,9 +14,18 @@ from flax import nnx
 
 from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP
+from hacpo_jax.models.products import product, scaled
 from hacpo_jax.models.rope import rotate, rotation
+from hacpo_jax.models.shared_prompts import (
+    Answers,
+    shared_attention,
+    side_by_side,
+    states_before,
+    turn,
+)
 from hacpo_jax.parallel.rules import constrain
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -52,7 +61,7 @@ def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: in
     """The last `axes` axes of `x` times one layer's weight `name`, with its adapter."""
 
     def times(x: jax.Array, weight: str, axes: int) -> jax.Array:
-        return jnp.tensordot(x, getattr(module, weight)[...].astype(x.dtype), axes)
+        return product(x, getattr(module, weight)[...].astype(x.dtype), axes)
 
     out = times(x, name, axes)
     if c.lora is not None and name in c.lora.targets:
@@ -64,7 +73,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Divide by the root mean square over the last axis, in float32 (arXiv 1910.07467)."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale).astype(x.dtype) * weight.astype(x.dtype)
+    return scaled((wide * scale).astype(x.dtype), weight.astype(x.dtype))
 
 
 class Attention(nnx.Module):
@@ -211,6 +220,45 @@ class Decoder(nnx.Module):
 
         return self._sequences(run, tokens, positions, valid, dtype, attention, remat)[0]
 
+    def before_answers(
+        self,
+        answers: Answers,
+        *,
+        dtype: jnp.dtype,
+        remat: bool = False,
+        attention: AttentionKind = "xla",
+        total: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Final hidden states that predict the tokens of answers, each prompt computed once.
+
+        Args:
+          answers: R rows of N answers with the prompts that they share.
+          dtype: dtype of the activations.
+          remat: recompute each layer's inside in the backward pass instead of storing it.
+          attention: its implementation, see `hacpo_jax.models.shared_prompts`.
+          total: what the embedding's gradient is added to, see `embed_into`; None makes it one of
+            its own.
+
+        Returns:
+          `[R, N, T, H]` in `dtype`, and `total`.
+        """
+        branches, attention_of = shared_attention(attention, self.config.windows, answers)
+
+        def run(layer: Layer, branch, x, cos, sin):
+            def attend(q, k, v):
+                return attention_of(q, k, v, branch)
+
+            return layer(x, cos, sin, attend)[0], None
+
+        tokens = side_by_side(answers.prompts, answers.responses)
+        positions = side_by_side(answers.prompt_positions, answers.positions)
+        if total is None:
+            x = embed(self.embedding[...].astype(dtype), tokens)
+        else:
+            x, total = embed_into(self.embedding[...], tokens, total, dtype)
+        hidden, _ = self._scan(run, branches, x, positions, remat=remat)
+        return states_before(hidden, answers), total
+
     def prefill(
         self,
         tokens: jax.Array,
@@ -281,7 +329,8 @@ class Decoder(nnx.Module):
         longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
         windows = layer_windows(self.config.windows, longest)
         caches = (prompt, generated)
-        return self._scan(run, windows, tokens, positions, dtype, *caches, gathered=True)
+        x = embed(self.embedding[...].astype(dtype), tokens, gathered=True)
+        return self._scan(run, windows, x, positions, *caches)
 
     def _sequences(
         self, run, tokens, positions, valid, dtype, attention, remat=False, gathered=False
@@ -304,14 +353,15 @@ class Decoder(nnx.Module):
 
             return run(layer, attend, x, cos, sin)
 
-        how = {"remat": remat, "gathered": gathered}
-        hidden, out = self._scan(run_layer, branches, tokens, positions, dtype, **how)
+        x = embed(self.embedding[...].astype(dtype), tokens, gathered)
+        hidden, out = self._scan(run_layer, branches, x, positions, remat=remat)
         if places is None:
             return hidden, out
-        return _turned(hidden, places, 0), jax.tree.map(lambda x: _turned(x, places, 1), out)
+        return turn(hidden, places), jax.tree.map(lambda x: _turned(x, places), out)
 
-    def _scan(self, run, per_layer, tokens, positions, dtype, *caches, remat=False, gathered=False):
-        """Embed, run every layer in turn, normalise; the rest is sliced with the weights."""
+    def _scan(self, run, per_layer, x, positions, *caches, remat=False):
+        """Run every layer in turn over embedded tokens, normalise; the rest is sliced with the
+        weights."""
         structure, weights = nnx.split(self.layers)
         cos, sin = rotation(self.config, positions)
         # None, where layers do not differ, is sliced into None.
@@ -321,31 +371,14 @@ class Decoder(nnx.Module):
             weights, part, *rest = slices
             return run(nnx.merge(structure, weights), part, x, cos, sin, *rest)
 
-        x = _embed(self.embedding[...].astype(dtype), tokens, gathered)
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
 
 
-def _embed(table: jax.Array, tokens: jax.Array, gathered: bool) -> jax.Array:
-    """Rows of the table `[V, H]`, `[..., H]`.
+def _turned(x: jax.Array, places: jax.Array) -> jax.Array:
+    """`x` `[L, B, kv_heads, T, D]` with the tokens of each row taken from `places` `[B, T]`."""
 
-    Both the rows of the batch and H lie over `fsdp`. Each device looks up its part of H for all of
-    the tokens along `fsdp`, and the parts change places: so the table is never gathered. Where it
-    is gathered already, each device looks up its own tokens: else a compiler would lay the table
-    over `fsdp` after all, and gather it for the head in every step of a decode.
-    """
-    if gathered:
-        return constrain(table[constrain(tokens, "rows")], "rows")
-    tokens = constrain(tokens, "data_rows")
-    found = constrain(table[tokens], "data_rows", None, "embed")
-    return constrain(found, "rows")
+    def one_layer(x: jax.Array) -> jax.Array:
+        return turn(x.swapaxes(1, 2), places).swapaxes(1, 2)
 
-
-def _turned(x: jax.Array, places: jax.Array, rows: int) -> jax.Array:
-    """`x` `[..., T, D]` with the tokens of each row taken from its `places` `[B, T]`."""
-
-    def turn(row: jax.Array, places: jax.Array) -> jax.Array:
-        # Unique, so that the backward pass adds nothing up.
-        return row.at[..., places, :].get(mode="promise_in_bounds", unique_indices=True)
-
-    return jax.vmap(turn, in_axes=(rows, 0), out_axes=rows)(x, places)
+    return jax.vmap(one_layer)(x)

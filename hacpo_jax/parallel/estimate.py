@@ -1,9 +1,10 @@
 """FLOPs of one step of one agent, from shapes alone.
 
 Only products of matrices are counted, 2·m·n·k each, exactly as the programs make them: prompts are
-answered from one prefill, decoding attends to the whole cache whatever is filled, every row of an
-update is as wide as the widest, and filler counts. What is done per element (norms, rotations,
-softmax, sampling, AdamW) is left out: about 3% of a small model's work and less of a large one's.
+answered from one prefill and scored and learned from in one pass, decoding attends to the whole
+cache whatever is filled, every answer is as long as the longest, and filler counts. What is done
+per element (norms, rotations, softmax, sampling, AdamW) is left out: about 3% of a small model's
+work and less of a large one's.
 
 All functions give one device's share: rows are divided by the `data` and `fsdp` axes, rounded up
 since a device with fewer rows waits for the others, heads, MLP and vocabulary by the `tensor` axis.
@@ -11,10 +12,13 @@ since a device with fewer rows waits for the others, heads, MLP and vocabulary b
 
 import dataclasses
 
+import numpy as np
+
 from hacpo_jax.models import AttentionKind, ModelConfig
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
-from hacpo_jax.training.log_probs import BLOCK
+from hacpo_jax.training.cuts import Load
+from hacpo_jax.training.log_probs import BLOCK, token_blocks
 
 ONE = MeshSizes()
 
@@ -155,7 +159,8 @@ def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -
     cached = sizes.prompt_tokens + max(steps, 1)
     # Keys and values of the cache, and the new token's own key; its value is one factor each.
     attended = answers * (2 * cached + 1)
-    prefill = forward_flops(model, prompts, sizes.prompt_tokens, sizes.attention, mesh)
+    alone = Load(prompts, sizes.prompt_tokens, 0, 0)
+    prefill = forward_flops(model, alone, sizes.attention, mesh)
     one_token = products_flops(model, answers, attended, mesh)
     head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
     return RolloutFlops(
@@ -170,43 +175,53 @@ def score_flops(
     model: ModelConfig, sizes: StepSizes, rows: int, width: int, mesh: MeshSizes = ONE
 ) -> ScoreFlops:
     """One pass over `rows` answers of `width` tokens, micro-batch by micro-batch."""
-    size = min(sizes.micro_batch_rows, rows)
-    passes, local = -(-rows // size), share(size, mesh.rows)
-    layers = forward_flops(model, local, sizes.prompt_tokens + width, sizes.attention, mesh)
-    return ScoreFlops(passes * layers.total, passes * head_flops(model, local * width, mesh))
+    loads = sizes.score_loads(rows, width, mesh.rows)
+    return ScoreFlops(
+        layers=sum(forward_flops(model, load, sizes.attention, mesh).total for load in loads),
+        head=sum(head_flops(model, load.answer_tokens, mesh) for load in loads),
+    )
 
 
 def update_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> UpdateFlops:
     """Forward and backward passes over every micro-batch of every update."""
-    rows, width = share(sizes.micro_rows, mesh.rows), sizes.row_tokens
-    layers = forward_flops(model, rows, sizes.prompt_tokens + width, sizes.attention, mesh)
-    head = head_flops(model, rows * width, mesh)
+    parts = [micro_batch_flops(model, sizes, load, mesh) for load in sizes.update_loads(mesh.rows)]
+    sums = np.sum([dataclasses.astuple(part) for part in parts], axis=0).tolist()
+    return UpdateFlops(*(sizes.updates * value for value in sums))
+
+
+def micro_batch_flops(
+    model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE
+) -> UpdateFlops:
+    """Forward and backward pass over one micro-batch."""
+    layers = forward_flops(model, load, sizes.attention, mesh)
+    head = head_flops(model, load.answer_tokens, mesh)
     # By activations and by weights, the latter for what is trained only.
     trains_weights = model.lora is None
     weights = layers.weights * (2 if trains_weights else 1)
     adapters = 2 * (layers.adapters + layers.adapters_out)
     attention = layers.attention * BACKWARD_PRODUCTS[sizes.attention] // 2
     again = layers.total - layers.mlp_out - layers.adapters_out
-    passes = sizes.updates * sizes.micro_batches
     return UpdateFlops(
-        forward=passes * layers.total,
-        recompute=passes * again if sizes.remat else 0,
-        backward=passes * (weights + adapters + attention),
-        head_forward=passes * head,
-        head_backward=passes * head * (3 if trains_weights else 2),
+        forward=layers.total,
+        recompute=again if sizes.remat else 0,
+        backward=weights + adapters + attention,
+        # Probabilities times logits, for the entropy.
+        head_forward=head + head // model.hidden_size,
+        head_backward=head * (3 if trains_weights else 2),
     )
 
 
 def forward_flops(
-    model: ModelConfig,
-    rows: int,
-    tokens: int,
-    attention: AttentionKind = "xla",
-    mesh: MeshSizes = ONE,
+    model: ModelConfig, load: Load, attention: AttentionKind = "xla", mesh: MeshSizes = ONE
 ) -> Forward:
-    """One pass of all layers over `rows` sequences of `tokens` tokens."""
-    pairs = tokens * tokens if attention == "xla" else tokens * (tokens + 1) // 2
-    return products_flops(model, rows * tokens, 2 * rows * pairs, mesh)
+    """One pass of all layers over prompts and answers to them."""
+    width, whole = load.prompt_width, load.prompt_width + load.width
+    if attention == "xla":  # answers look at prompts' keys and their own
+        pairs = load.prompts * width * width + load.answers * load.width * whole
+    else:  # answers are rows of their own with a copy of their prompt
+        pairs = load.prompts * width * (width + 1) + load.answers * whole * (whole + 1)
+        pairs //= 2
+    return products_flops(model, load.tokens, 2 * pairs, mesh)
 
 
 def products_flops(
@@ -239,9 +254,11 @@ def products_flops(
 
 
 def head_flops(model: ModelConfig, tokens: int, mesh: MeshSizes = ONE) -> int:
-    """Logits of `tokens` tokens in blocks of the vocabulary; the last block overlaps another."""
+    """Logits of a row's tokens in blocks of tokens, evenly filled up, and of the vocabulary, of
+    which the last overlaps another."""
     rows, block = share(model.vocab_size, mesh.tensor), block_columns(model, mesh)
-    return 2 * tokens * model.hidden_size * share(rows, block) * block
+    parts, size = token_blocks(tokens)
+    return 2 * parts * size * model.hidden_size * share(rows, block) * block
 
 
 def block_columns(model: ModelConfig, mesh: MeshSizes) -> int:

@@ -55,15 +55,6 @@ class Layout:
         """Rows of this process to hold `count` of them: as many for each of its devices."""
         return -(-count // self.local_rows) * self.local_rows
 
-    def micro_batch(self, rows: int, needed: int) -> int:
-        """Rows of this process in a micro-batch of `rows` in all, where it needs `needed`."""
-        return self.padded(min(-(-rows // self.processes), needed))
-
-    def micro_batches(self, rows: int, needed: int) -> tuple[int, int]:
-        """How many micro-batches hold the `needed` rows of this process, and the rows of each."""
-        size = self.micro_batch(rows, needed)
-        return -(-needed // size), size
-
     def use(self) -> AbstractContextManager:
         """Within it, `hacpo_jax.parallel.rules` lay arrays over this mesh."""
         return jax.set_mesh(self.mesh)

@@ -13,6 +13,7 @@ import functools
 import math
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
 from hacpo_jax.models import (
@@ -26,6 +27,8 @@ from hacpo_jax.parallel.estimate import ONE, block_columns, kv_share, share
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.rules import AXES, GATHERED, RULES, partition_spec
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+from hacpo_jax.training.cuts import Load, lay_rows
+from hacpo_jax.training.log_probs import token_blocks
 
 F32 = 4
 """Bytes of the optimizer's means, gradients' sums, softmax, norms and log-probs."""
@@ -113,13 +116,13 @@ class UpdateBytes:
 
     Args:
       accumulator: float32 sums of gradients.
-      gradient: of one micro-batch.
+      gradient: of one micro-batch, but for tables.
       weights: copies in the dtype of activations, kept for the backward pass without `remat`.
       activations: of one micro-batch, kept for the backward pass: with `remat` what goes into each
         layer, else all that lies within.
-      working: blocks of the vocabulary with gradients of final states and of the head, or with
-        `remat` the inside of one layer if more.
-      batch: the mini-batch.
+      working: blocks of the vocabulary with gradients of final states, or with `remat` the inside
+        of one layer if more.
+      batch: the mini-batch, with new log-probs and entropies.
     """
 
     accumulator: int
@@ -224,7 +227,7 @@ def rollout_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> RolloutBytes:
     agents, prompts = share(len(work.agents), mesh.agent), share(sizes.chunk_prompts, mesh.rows)
     answers = prompts * sizes.samples
     prompt, generated = cache_bytes(model, sizes, mesh)
-    prefill = layer_bytes(model, sizes, prompts, sizes.prompt_tokens, mesh)
+    prefill = layer_bytes(model, sizes, Load(prompts, sizes.prompt_tokens, 0, 0), mesh)
     logits = LOGITS_COPIES * answers * share(model.vocab_size, mesh.tensor) * F32
     drawn = answers * (2 * sizes.answer_tokens + 4)
     copied = mesh.fsdp > 1 or sizes.param_bytes != sizes.compute_bytes
@@ -247,61 +250,83 @@ def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> 
 
 def score_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> ScoreBytes:
     """A group's largest scoring pass; nothing where there is none."""
-    model, sizes = work.model, work.sizes
+    sizes = work.sizes
     if not sizes.scored:
         return ScoreBytes(0, 0, 0)
     agents = share(len(work.agents), mesh.agent)
-    rows = max(rows for _, rows, _ in sizes.scored)
-    width = max(width for _, _, width in sizes.scored)
-    size = min(sizes.micro_batch_rows, rows)
-    local, tokens = share(size, mesh.rows), sizes.prompt_tokens + width
-    block = 2 * local * width * block_columns(model, mesh) * F32
-    return ScoreBytes(
-        activations=agents * local * tokens * model.hidden_size * sizes.compute_bytes,
-        working=agents * max(layer_bytes(model, sizes, local, tokens, mesh), block),
-        answers=agents * 4 * local * share(rows, size) * (sizes.prompt_tokens + 2 * width + 2),
+    found = [_one_score(work, mesh, rows, width) for _, rows, width in sizes.scored]
+    return ScoreBytes(*(agents * max(values) for values in zip(*found, strict=True)))
+
+
+def _one_score(work: GroupWork, mesh: MeshSizes, rows: int, width: int) -> tuple[int, int, int]:
+    """One agent's pass: final states, what is at work, and answers with the result."""
+    model, sizes = work.model, work.sizes
+    loads = sizes.score_loads(rows, width, mesh.rows)
+    load = max(loads, key=lambda each: each.tokens)
+    block = 2 * token_blocks(load.answer_tokens)[1] * block_columns(model, mesh) * F32
+    answers = share(rows, mesh.rows)
+    prompts = row_prompts(rows, rows // sizes.prompts, mesh)
+    return (
+        load.tokens * model.hidden_size * sizes.compute_bytes,
+        max(layer_bytes(model, sizes, load, mesh), block),
+        4 * (answers * (2 * width + 2) + prompts * (sizes.prompt_tokens + 1)) + cut_bytes(load),
     )
+
+
+def row_prompts(answers: int, samples: int, mesh: MeshSizes) -> int:
+    """Prompts of the row that has most, of answers in rows, `samples` to each prompt."""
+    numbers = np.arange(answers) // samples
+    return int(lay_rows(numbers, mesh.rows, share(answers, mesh.rows)).prompt_of.max()) + 1
+
+
+def cut_bytes(load: Load) -> int:
+    """Of a micro-batch's places in the arrays of all answers."""
+    return 4 * (2 * load.answers + load.prompts)
 
 
 def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
     """A group's update from one mini-batch of each agent."""
-    model, sizes = work.model, work.sizes
-    agents, rows = share(len(work.agents), mesh.agent), share(sizes.micro_rows, mesh.rows)
-    width, hidden = sizes.row_tokens, model.hidden_size
-    tokens = sizes.prompt_tokens + width
+    model, sizes, hidden = work.model, work.sizes, work.model.hidden_size
+    agents = share(len(work.agents), mesh.agent)
+    load = max(sizes.update_loads(mesh.rows), key=lambda each: each.tokens)
     free = parameter_count(model, mesh, trained=True)
-    layer = layer_bytes(model, sizes, rows, tokens, mesh)
-    stream = rows * tokens * hidden * sizes.compute_bytes
+    layer = layer_bytes(model, sizes, load, mesh)
+    stream = load.tokens * hidden * sizes.compute_bytes
     copied = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
-    table = 0 if model.lora else share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor) * F32
-    head = rows * width * (BLOCK_COPIES * block_columns(model, mesh) + hidden) * F32 + table
+    # Gradients of embedding and head are added to the sums as they come.
+    tables = 0 if model.lora else (1 if model.tie_word_embeddings else 2)
+    tables *= share(model.vocab_size * hidden, mesh.fsdp * mesh.tensor)
+    block = BLOCK_COPIES * token_blocks(load.answer_tokens)[1] * block_columns(model, mesh)
+    head = (block + load.answer_tokens * hidden) * F32
     kept = model.num_layers * (stream if sizes.remat else layer) + 2 * stream
     return UpdateBytes(
         accumulator=agents * free * F32,
-        gradient=agents * free * sizes.param_bytes,
+        gradient=agents * (free - tables) * sizes.param_bytes,
         weights=weight_bytes(work, mesh, gathered=False) if copied else 0,
         activations=agents * kept,
         working=agents * (max(layer, head) if sizes.remat else head),
-        batch=agents * batch_bytes(sizes, mesh),
+        batch=agents * (batch_bytes(sizes, mesh) + cut_bytes(load)),
     )
 
 
 def batch_bytes(sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
-    """One mini-batch: prompts, answers with old and reference log-probs, and 6 numbers a row."""
-    rows = share(sizes.micro_rows, mesh.rows) * sizes.micro_batches
-    return 4 * rows * (sizes.prompt_tokens + 3 * sizes.row_tokens + 6)
+    """One mini-batch: prompts and their lengths, answers with old and reference log-probs, new
+    ones and entropies, and 6 numbers an answer."""
+    answers = share(sizes.update_rows, mesh.rows)
+    prompts = row_prompts(sizes.update_rows, sizes.samples, mesh)
+    per_answer = 5 * sizes.row_tokens + 6
+    return 4 * (answers * per_answer + prompts * (sizes.prompt_tokens + 1))
 
 
-def layer_bytes(
-    model: ModelConfig, sizes: StepSizes, rows: int, tokens: int, mesh: MeshSizes = ONE
-) -> int:
-    """What one layer keeps of `rows` sequences of `tokens` tokens for its backward pass.
+def layer_bytes(model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE) -> int:
+    """What one layer keeps of a row of prompts and answers for its backward pass.
 
     For every token, in the dtype of activations unless said otherwise: both norms' inputs in
     float32 with their scales, what they give before and after their weights; queries and output of
     attention, keys and values; queries and keys before their own norms in float32 and after; what
-    goes into the products of adapters; six arrays as wide as the MLP; and with `xla` the scores of
-    all pairs in float32 with their softmax, else one float32 for each head.
+    goes into the products of adapters; six arrays as wide as the MLP. For every answer keys and
+    values of itself with its prompt; and with `xla` the scores of all pairs in float32 with their
+    softmax, else queries and output once more and one float32 for each head.
     """
     b, hidden = sizes.compute_bytes, model.hidden_size
     heads, kv_heads = share(model.num_heads, mesh.tensor), kv_share(model, mesh)
@@ -312,5 +337,12 @@ def layer_bytes(
     if model.lora is not None:
         per_token += len(model.lora.targets) * model.lora.rank * b
     per_token += 6 * share(model.intermediate_size, mesh.tensor) * b
-    pairs = tokens * (F32 + b) + 2 * F32 if sizes.attention == "xla" else F32
-    return rows * tokens * (per_token + heads * pairs)
+    width, whole = load.prompt_width, load.prompt_width + load.width
+    copies = load.answers * whole * 2 * keys * b
+    if sizes.attention == "xla":
+        pairs = load.prompts * width * width + load.answers * load.width * whole
+        attention = pairs * (F32 + b) + load.tokens * 2 * F32
+    else:
+        attention = (load.prompt_tokens + load.answers * whole) * F32
+        copies += load.answers * whole * 2 * queries * b
+    return load.tokens * per_token + copies + heads * attention

@@ -325,7 +325,7 @@ def _too_large(
     program = placed.memory.largest
     remedies = ["more devices", "a larger tensor or fsdp axis"]
     remedies += ["offload"] * offload
-    less = "sampling.max_rows" if program == "rollout" else "training.micro_batch_rows"
+    less = "sampling.max_rows" if program == "rollout" else "training.micro_batch_tokens"
     remedies += [f"smaller {less}"]
     remedies += ["training.remat=true"] * (program == "update" and not sizes.remat)
     remedies += ["training.param_dtype=bfloat16"] * (sizes.param_bytes > 2)

@@ -304,7 +304,7 @@ def resident_beside(shapes: GroupShapes, job: Job) -> int:
         for each, layout in zip(programs.groups, programs.layouts, strict=True)
         if each is not group and not layout.offload and devices & set(layout.mesh.devices.flat)
     )
-    return others + own.reference + (0 if job.name == "update" else own.optimizer)
+    return others + own.reference + (0 if job.name == "optimizer" else own.optimizer)
 
 
 def held_by_device(programs: Programs) -> dict[Any, int]:

@@ -13,16 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.models import abstract_params, base_axes
+from hacpo_jax.models import Answers, abstract_params, base_axes
 from hacpo_jax.models.lora import Params, split, with_base
 from hacpo_jax.parallel.mesh import local_share
 from hacpo_jax.rollout import Chunk, DecodeSpec, bucket, chunk_of, decode
-from hacpo_jax.training.batches import num_micro_batches
-from hacpo_jax.training.cut import most_groups, updates_of
+from hacpo_jax.training.batches import row_size
+from hacpo_jax.training.cut import most_groups, row_tokens, updates_of
+from hacpo_jax.training.cuts import lay_rows, load_of, make_cuts
 from hacpo_jax.training.places import abstract_learner
 from hacpo_jax.training.run import Programs
-from hacpo_jax.training.scoring import Answers, score
-from hacpo_jax.training.update import LearnerState, MiniBatch, update
+from hacpo_jax.training.scoring import Cut, score_cut
+from hacpo_jax.training.update import Found, LearnerState, MiniBatch, accumulate, apply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Job:
     """One program to be compiled.
 
     Args:
-      name: `decode`, `evaluate`, `score`, `snapshot` or `update`.
+      name: `decode`, `evaluate`, `score`, `snapshot`, `update` (of one micro-batch) or
+        `optimizer`.
       lower: gives its `jax.stages.Lowered`; the group's mesh must be set.
       runs: how often a step runs it; 0 for what is not part of a step.
       turns: of its loop that may stop early, if it has one.
@@ -40,6 +42,15 @@ class Job:
     lower: Callable[[], Any]
     runs: int
     turns: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Longest:
+    """Answers at their longest, the largest of their micro-batches, and how many there are."""
+
+    answers: Answers
+    cut: Cut
+    count: int
 
 
 class GroupShapes:
@@ -82,13 +93,12 @@ class GroupShapes:
             yield self._evaluation()
         passes = int(run.rescores) + bool(algorithm.kl_coef)
         if passes:
-            rows = share * samples
-            yield Job("score", lambda: self._score(rows, longest), passes)
+            yield self._score("score", share * samples, longest, passes)
         peers = len(run.agents) - 1
         if algorithm.name == "prp" and algorithm.prp.denominator == "learner_snapshot" and peers:
             theirs = share * samples * peers
-            yield Job("snapshot", lambda: self._score(theirs, self.widest()), 1)
-        yield Job("update", self._update, run.updates_per_step(group))
+            yield self._score("snapshot", theirs, self.widest(), 1)
+        yield from self._update()
 
     def _evaluation(self) -> Job:
         """The benchmark with the longest answers; of those alike, with most to each problem."""
@@ -128,50 +138,88 @@ class GroupShapes:
             spec=spec,
         )
 
-    def _score(self, rows: int, width: int):
-        """`rows` answers of each process, `width` tokens wide."""
-        cut = self.layout.micro_batches(self.run.config.training.micro_batch_rows, rows)
-        answers = self._answers(*cut, width)
-        return score.lower(self.params, answers, spec=self.run.policy_spec(self.group))
+    def _score(self, name: str, answers: int, width: int, passes: int) -> Job:
+        """`answers` of each process, `width` tokens wide, to all of its prompts."""
+        layout, training = self.layout, self.run.config.training
+        prompts = local_share(training.prompts_per_step, layout.processes)
+        size = -(-answers // layout.local_rows)
+        found = self._cut(np.arange(answers) * prompts // answers, size, width)
 
-    def _update(self):
+        def lower():
+            total = self._array((size, width), jnp.float32)
+            spec = self.run.policy_spec(self.group)
+            return score_cut.lower(total, self.params, found.answers, found.cut, spec=spec)
+
+        return Job(name, lower, passes * found.count)
+
+    def _update(self) -> Iterator[Job]:
+        """One micro-batch, and what follows the last."""
         run, group, layout = self.run, self.group, self.layout
-        training = run.config.training
+        training, width = run.config.training, self.widest()
         owners = np.arange(training.prompts_per_step) % layout.processes
-        pairs = updates_of(run, group, 0)
-        most = max(most_groups(each, owners, layout.processes) for each in pairs)
+        updates = updates_of(run, group, 0)
+        most = max(most_groups(each, owners, layout.processes) for each in updates)
         needed = most * training.group_size
-        size = layout.micro_batch(training.micro_batch_rows, needed)
-        count, width = num_micro_batches(needed, needed, size), self.widest()
-        rows = (len(group.agents), count, size * layout.processes)
-        axes = ("agents", None, "rows")
-
-        def array(dtype, *more: int):
-            return layout.abstract_array((*rows, *more), dtype, *axes)
-
+        size = row_size(needed, needed, layout.local_rows)
+        (pairs, *_), *_ = updates
+        mine = np.sort(pairs[owners[pairs[:, 1]] == 0, 1])  # the first process has most
+        found = self._cut(np.repeat(mine, training.group_size), size, width)
+        per_answer, per_token = (size,), (size, width)
         batch = MiniBatch(
-            answers=self._answers(count, size, width),
-            source=array(jnp.int32),
-            advantages=array(jnp.float32),
-            behavior_mean_log_prob=array(jnp.float32),
-            old_log_probs=array(jnp.float32, width),
-            reference_log_probs=array(jnp.float32, width),
-            transfer_weight=array(jnp.float32),
+            answers=found.answers,
+            source=self._array(per_answer, jnp.int32),
+            advantages=self._array(per_answer, jnp.float32),
+            behavior_mean_log_prob=self._array(per_answer, jnp.float32),
+            old_log_probs=self._array(per_token, jnp.float32),
+            reference_log_probs=self._array(per_token, jnp.float32),
+            transfer_weight=self._array(per_answer, jnp.float32),
         )
         learners = jax.ShapeDtypeStruct((len(group.agents),), jnp.int32)
-        index = jax.ShapeDtypeStruct((), jnp.int32)
-        spec = run.update_spec(group)
-        return update.lower(self.state, batch, learners, index, spec=spec, base=self.base)
+        index, spec = jax.ShapeDtypeStruct((), jnp.int32), run.update_spec(group)
+        sums = Found(
+            gradient=jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding),
+                self.state.params,
+            ),
+            log_probs=self._array(per_token, jnp.float32),
+            entropy=self._array(per_token, jnp.float32),
+        )
 
-    def _answers(self, count: int, size: int, width: int) -> Answers:
-        """`count` micro-batches of `size` rows of each process, answers `width` tokens wide."""
-        rows = (len(self.group.agents), count, size * self.layout.processes)
+        def lower_cut():
+            given = (sums, self.params, batch, found.cut, learners, index)
+            return accumulate.lower(*given, spec=spec)
 
-        def array(*more: int):
-            return self.layout.abstract_array((*rows, *more), jnp.int32, "agents", None, "rows")
+        def lower_step():
+            return apply.lower(self.state, sums, batch, learners, index, spec=spec)
 
-        prompt = bucket(self.run.config.task.max_prompt_tokens)
-        return Answers(array(prompt), array(), array(width), array())
+        runs = run.updates_per_step(group)
+        yield Job("update", lower_cut, runs * found.count)
+        yield Job("optimizer", lower_step, runs)
+
+    def _array(self, shape: tuple[int, ...], dtype):
+        """Of every agent and every row of a batch."""
+        lead = (len(self.group.agents), self.layout.rows)
+        return self.layout.abstract_array((*lead, *shape), dtype, "agents", "rows")
+
+    def _cut(self, prompts: np.ndarray, size: int, width: int) -> "_Longest":
+        """Answers to the prompts named, as long as they may be, in rows of `size`, and the largest
+        of their micro-batches."""
+        layout, tokens = self.layout, self.run.config.training.micro_batch_tokens
+        laid = lay_rows(prompts, layout.local_rows, size)
+        lengths, prompt_of = np.where(laid.answers < 0, 0, width), laid.prompt_of
+        prompt_width = bucket(self.run.config.task.max_prompt_tokens)
+        cuts = make_cuts(lengths, prompt_of, prompt_width, row_tokens(tokens, layout), width)
+        cut = max(cuts, key=lambda cut: load_of(cut, prompt_width).tokens)
+        count, i32 = int(prompt_of.max()) + 1, jnp.int32
+        answers = Answers(
+            prompts=self._array((count, prompt_width), i32),
+            prompt_lengths=self._array((count,), i32),
+            responses=self._array((size, width), i32),
+            response_lengths=self._array((size,), i32),
+            prompt_of=self._array((size,), i32),
+        )
+        shapes = jax.tree.map(lambda x: self._array(x.shape[1:], i32), cut)
+        return _Longest(answers, shapes, len(cuts))
 
     def widest(self) -> int:
         """Tokens of the widest answers in an update.

@@ -8,6 +8,7 @@ from hacpo_jax.agents import AgentGroup
 from hacpo_jax.config import Config
 from hacpo_jax.models import AttentionKind, ModelConfig
 from hacpo_jax.rollout import bucket
+from hacpo_jax.training.cuts import Load, longest_loads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class StepSizes:
       row_tokens: T, width of answers in an update, where own and peers' ones lie in one array.
       updates: U, optimizer updates.
       update_rows: answers in one update.
-      micro_batch_rows: R, at most so many answers have their gradient taken at once.
+      micro_batch_tokens: at most so many tokens have their gradient taken at once.
       decode_rows: at most so many answers are decoded at once.
       rescores: the trainer scores own answers again before they are shared.
       reference_scores: the frozen start scores own answers, for a KL penalty.
@@ -41,7 +42,7 @@ class StepSizes:
     row_tokens: int
     updates: int
     update_rows: int
-    micro_batch_rows: int
+    micro_batch_tokens: int
     decode_rows: int
     rescores: bool = False
     reference_scores: bool = False
@@ -62,15 +63,28 @@ class StepSizes:
         """Decodes in a step; the last one is filled up."""
         return -(-self.prompts // self.chunk_prompts)
 
-    @property
-    def micro_rows(self) -> int:
-        """Rows of one micro-batch of an update."""
-        return min(self.micro_batch_rows, self.update_rows)
+    def update_loads(self, rows: int) -> tuple[Load, ...]:
+        """Micro-batches of one update laid in so many rows, at the longest. A rescue may add some;
+        peers' answers to one prompt share it, which is left out."""
+        return longest_loads(
+            self.update_rows,
+            self.samples,
+            rows,
+            self.prompt_tokens,
+            self.row_tokens,
+            self.micro_batch_tokens,
+        )
 
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of one update; the last one is filled up. A rescue may add some."""
-        return -(-self.update_rows // self.micro_rows)
+    def score_loads(self, answers: int, width: int, rows: int) -> tuple[Load, ...]:
+        """Micro-batches of a scoring pass over so many answers to all prompts, at the longest."""
+        return longest_loads(
+            answers,
+            answers // self.prompts,
+            rows,
+            self.prompt_tokens,
+            width,
+            self.micro_batch_tokens,
+        )
 
     @property
     def scored(self) -> tuple[tuple[str, int, int], ...]:
@@ -137,7 +151,7 @@ def group_work(
         row_tokens=bucket(longest),
         updates=config.updates_per_step(algorithm),
         update_rows=training.mini_batch_prompts * training.group_size,
-        micro_batch_rows=training.micro_batch_rows,
+        micro_batch_tokens=training.micro_batch_tokens,
         decode_rows=config.sampling.max_rows,
         rescores=rescores,
         reference_scores=wants_reference,

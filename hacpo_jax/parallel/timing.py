@@ -25,6 +25,7 @@ from hacpo_jax.parallel.memory import (
 )
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork
+from hacpo_jax.training.cuts import Load
 
 # Assumptions, not measurements. Shares of the peak that well-fed programs of each kind reach.
 PASS_EFFICIENCY = 0.5
@@ -161,14 +162,14 @@ def _summed(work: GroupWork, mesh: MeshSizes, tokens: int) -> float:
     return 2 * work.model.num_layers * 2 * (mesh.tensor - 1) / mesh.tensor * stream
 
 
-def _pass(work: GroupWork, mesh: MeshSizes, rows: int, tokens: int) -> Cost:
-    """All layers over `rows` sequences, without their FLOPs: weights once, activations there and
-    back."""
+def _pass(work: GroupWork, mesh: MeshSizes, load: Load) -> Cost:
+    """All layers over prompts and answers, without their FLOPs: weights once, activations there
+    and back."""
     layers, size = work.model.num_layers, work.sizes.param_bytes
-    activations = 2 * layers * layer_bytes(work.model, work.sizes, rows, tokens, mesh)
+    activations = 2 * layers * layer_bytes(work.model, work.sizes, load, mesh)
     return Cost(
         traffic=_weights(work, mesh) * size + activations,
-        sent=_gathered(work, mesh) * size + _summed(work, mesh, rows * tokens),
+        sent=_gathered(work, mesh) * size + _summed(work, mesh, load.tokens),
         layers=layers,
     )
 
@@ -176,8 +177,8 @@ def _pass(work: GroupWork, mesh: MeshSizes, rows: int, tokens: int) -> Cost:
 def _prefill(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
     """Weights are gathered here and stay for decoding."""
     sizes = work.sizes
-    prompts = share(sizes.chunk_prompts, mesh.rows)
-    done = _pass(work, mesh, prompts, sizes.prompt_tokens).times(sizes.chunks)
+    prompts = Load(share(sizes.chunk_prompts, mesh.rows), sizes.prompt_tokens, 0, 0)
+    done = _pass(work, mesh, prompts).times(sizes.chunks)
     return done + Cost(flops=flops.prefill + flops.prefill_head)
 
 
@@ -199,31 +200,28 @@ def _decode(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
 def _score(
     work: GroupWork, mesh: MeshSizes, flops: StepFlops, name: str, rows: int, width: int
 ) -> Cost:
-    sizes = work.sizes
-    size = min(sizes.micro_batch_rows, rows)
-    local = share(size, mesh.rows)
-    head = 2 * local * width * share(work.model.vocab_size, mesh.tensor) * F32
-    one = _pass(work, mesh, local, sizes.prompt_tokens + width) + Cost(traffic=head)
-    return one.times(share(rows, size)) + Cost(flops=flops.scores[name].total)
+    total = Cost(flops=flops.scores[name].total)
+    for load in work.sizes.score_loads(rows, width, mesh.rows):
+        head = 2 * load.answer_tokens * share(work.model.vocab_size, mesh.tensor) * F32
+        total += _pass(work, mesh, load) + Cost(traffic=head)
+    return total
 
 
 def _update(work: GroupWork, mesh: MeshSizes, flops: UpdateFlops) -> Cost:
     """Per micro-batch a forward and a backward pass, perhaps one more forward, and the gradient
     into its sum; per update the optimizer."""
     sizes, model = work.sizes, work.model
-    rows = share(sizes.micro_rows, mesh.rows)
     passes = 3 if sizes.remat else 2
     head = 2 + BLOCK_COPIES
-    blocks = head * rows * sizes.row_tokens * share(model.vocab_size, mesh.tensor) * F32
     free = parameter_count(model, mesh, trained=True)
     whole = parameter_count(model, mesh, trained=True, gathered=True)
     scattered = (whole - free) * F32
     summed = 2 * (mesh.data - 1) / mesh.data * free * F32
-    micro_batch = _pass(work, mesh, rows, sizes.prompt_tokens + sizes.row_tokens).times(passes)
-    micro_batch += Cost(
-        traffic=blocks + free * (2 * sizes.param_bytes + 2 * F32), sent=scattered + summed
-    )
     # Parameters and both means are read and written, the sum of gradients is read.
-    optimizer = Cost(traffic=free * (2 * sizes.param_bytes + 5 * F32))
-    each = micro_batch.times(sizes.micro_batches) + optimizer
+    each = Cost(traffic=free * (2 * sizes.param_bytes + 5 * F32))
+    for load in sizes.update_loads(mesh.rows):
+        blocks = head * load.answer_tokens * share(model.vocab_size, mesh.tensor) * F32
+        each += _pass(work, mesh, load).times(passes) + Cost(
+            traffic=blocks + free * (2 * sizes.param_bytes + 2 * F32), sent=scattered + summed
+        )
     return each.times(sizes.updates) + Cost(flops=flops.total)

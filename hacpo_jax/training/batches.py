@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from hacpo_jax.rollout import bucket, pad_left
-from hacpo_jax.training.scoring import Answers
+from hacpo_jax.training.cuts import Rows, lay_answers, lay_rows
 from hacpo_jax.training.update import MiniBatch
 
 
@@ -113,64 +113,94 @@ def _product(prompts: np.ndarray, sources: np.ndarray) -> np.ndarray:
     return np.stack([np.tile(sources, len(prompts)), np.repeat(prompts, len(sources))], axis=1)
 
 
-def mini_batch(
-    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], size: int, micro_batches: int
-) -> MiniBatch:
-    """One update's rows for all learners of a group that this process has, `[A, M, R, ...]`.
+def num_rows(view: LearnerView, pairs: np.ndarray) -> int:
+    """Answers of an update that this process has, what is to be transferred among them."""
+    return len(_places(view, pairs)[0])
 
-    Every given group of answers, then what is to be transferred for the learner's own prompts
-    among them, then filler that weighs nothing.
+
+def row_size(groups: int, answers: int, rows: int) -> int:
+    """Answers of each of `rows` rows: those of the groups plus 0 or a power of two, so that few
+    shapes are compiled.
+
+    Args:
+      groups: answers of the groups, of the process that has most.
+      answers: all answers, of the process that has most.
+      rows: of a process.
+    """
+    least = -(-groups // rows)
+    extra = -(-answers // rows) - least
+    return least + (1 << (extra - 1).bit_length() if extra > 0 else 0)
+
+
+def lay_views(
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], rows: int, size: int
+) -> list[Rows]:
+    """Where the answers of one update lie, for each learner.
 
     Args:
       views: the learners' answers.
       pairs: of each learner, `[B, 2]` from `update_order`, prompts by their place in its view.
-      size: R.
-      micro_batches: M, enough for all rows; see `num_micro_batches`.
+      rows: R, of this process.
+      size: N; see `row_size`.
+    """
+    places = [_places(view, chosen)[0] for view, chosen in zip(views, pairs, strict=True)]
+    return [lay_rows(each[:, 1], rows, size) for each in places]
+
+
+def mini_batch(
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], rows: Sequence[Rows], prompts: int
+) -> MiniBatch:
+    """One update's answers for all learners of a group that this process has, `[A, R, N, ...]`.
+
+    They are every given group of answers, what is to be transferred for the learner's own prompts
+    among them, and filler that weighs nothing.
+
+    Args:
+      views: the learners' answers.
+      pairs: as in `lay_views`.
+      rows: what it gave.
+      prompts: P, at least as many as any of these rows has.
     """
     batches = []
-    for view, chosen in zip(views, pairs, strict=True):
-        rows = _rows(view, _places(view, chosen), len(chosen) * view.responses.shape[2])
-        batches.append(_cut(rows, micro_batches, size))
+    for view, chosen, lie in zip(views, pairs, rows, strict=True):
+        places, transferred = _places(view, chosen)
+        batches.append(_filled(view, places, transferred, lie, prompts))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
-def num_rows(view: LearnerView, pairs: np.ndarray) -> int:
-    """Rows of an update that this process has, what is to be transferred among them."""
-    return len(_places(view, pairs))
-
-
-def num_micro_batches(groups: int, rows: int, size: int) -> int:
-    """Micro-batches of an update: those of the groups plus 0 or a power of two, so that few shapes
-    are compiled.
-
-    Args:
-      groups: rows of the groups of answers, of the process that has most.
-      rows: all rows, of the process that has most.
-      size: R of a process.
-    """
-    least = -(-groups // size)
-    extra = -(-rows // size) - least
-    return least + (1 << (extra - 1).bit_length() if extra > 0 else 0)
-
-
-def _places(view: LearnerView, pairs: np.ndarray) -> np.ndarray:
-    """`[N, 3]` source, prompt and sample of every row: groups first, then transfers."""
+def _places(view: LearnerView, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`[N, 3]` source, prompt and sample of every answer, and which are to be transferred `[N]`:
+    groups first, then those."""
     num_samples = view.responses.shape[2]
     samples = np.tile(np.arange(num_samples), len(pairs))
     groups = np.column_stack([np.repeat(pairs, num_samples, axis=0), samples])
     own_prompts = pairs[pairs[:, 0] == view.learner, 1]
     chosen = np.argwhere(view.transfer_weight > 0)
-    return np.concatenate([groups, chosen[np.isin(chosen[:, 1], own_prompts)]])
+    places = np.concatenate([groups, chosen[np.isin(chosen[:, 1], own_prompts)]])
+    return places, np.arange(len(places)) >= len(groups)
 
 
-def _rows(view: LearnerView, places: np.ndarray, count: int) -> MiniBatch:
-    """The rows at `places`, of which the first `count` are for the policy loss."""
-    place, prompts = tuple(places.T), places[:, 1]
-    transferred = np.arange(len(places)) >= count
-    lengths = np.where(transferred, view.transfer_lengths[place], view.response_lengths[place])
+def row_lengths(view: LearnerView, pairs: np.ndarray) -> np.ndarray:
+    """Tokens `[N]` of all answers of an update that this process has."""
+    places, transferred = _places(view, pairs)
+    return _lengths(view, tuple(places.T), transferred)
+
+
+def _lengths(view: LearnerView, place: tuple, transferred: np.ndarray) -> np.ndarray:
+    return np.where(transferred, view.transfer_lengths[place], view.response_lengths[place])
+
+
+def _filled(
+    view: LearnerView, places: np.ndarray, transferred: np.ndarray, rows: Rows, prompts: int
+) -> MiniBatch:
+    """The answers at `places`, as they lie in `rows`."""
+    place = tuple(places.T)
+    lengths = _lengths(view, place, transferred)
     own = (places[:, 0] == view.learner)[:, None]
-    # Host arrays stand in for device arrays until the jitted update takes them.
-    rows: dict[str, Any] = {
+    answers = lay_answers(
+        rows, prompts, view.prompts, view.prompt_lengths, view.responses[place], lengths
+    )
+    fields: dict[str, Any] = {
         "source": places[:, 0].astype(np.int32),
         "advantages": view.advantages[place],
         "behavior_mean_log_prob": view.behavior_mean_log_prob[place],
@@ -178,22 +208,4 @@ def _rows(view: LearnerView, places: np.ndarray, count: int) -> MiniBatch:
         "reference_log_probs": np.where(own, view.reference_log_probs[place[1:]], 0.0),
         "transfer_weight": np.where(transferred, view.transfer_weight[place], np.float32(0)),
     }
-    answers: dict[str, Any] = {
-        "prompts": view.prompts[prompts],
-        "prompt_lengths": view.prompt_lengths[prompts],
-        "responses": view.responses[place],
-        "response_lengths": lengths,
-    }
-    return MiniBatch(answers=Answers(**answers), **rows)
-
-
-def _cut(rows: MiniBatch, micro_batches: int, size: int) -> MiniBatch:
-    def cut(values: np.ndarray) -> np.ndarray:
-        padding = [(0, micro_batches * size - len(values))] + [(0, 0)] * (values.ndim - 1)
-        return np.pad(values, padding).reshape(micro_batches, size, *values.shape[1:])
-
-    batch = jax.tree.map(cut, rows)
-    lengths = np.maximum(batch.answers.prompt_lengths, 1)  # filler rows hold one token
-    return dataclasses.replace(
-        batch, answers=dataclasses.replace(batch.answers, prompt_lengths=lengths)
-    )
+    return MiniBatch(answers=answers, **{name: rows.lay(x) for name, x in fields.items()})

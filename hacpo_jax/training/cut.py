@@ -2,19 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 
+import jax
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
+from hacpo_jax.models import Answers
+from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.shares import gather_arrays
 from hacpo_jax.training.batches import (
     LearnerView,
+    lay_views,
     mini_batch,
-    num_micro_batches,
     num_rows,
+    row_lengths,
+    row_size,
     update_order,
 )
+from hacpo_jax.training.cuts import make_cuts
 from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Programs, Run
+from hacpo_jax.training.scoring import Cut
 from hacpo_jax.training.update import MiniBatch
 
 
@@ -55,11 +62,11 @@ def cut_updates(
     views: Sequence[LearnerView],
     updates: Sequence[Sequence[np.ndarray]],
     name: str,
-) -> Iterator[MiniBatch]:
-    """This process's rows of every update, `[A, M, R, ...]` each.
+) -> Iterator[tuple[MiniBatch, list[Cut]]]:
+    """This process's answers of every update, `[A, R, N, ...]` each, and their micro-batches.
 
-    All processes make the same number of micro-batches of the same size, whatever each has to
-    fill them with.
+    All processes make arrays and micro-batches of the same sizes, whatever each has to fill them
+    with.
 
     Args:
       run: the run.
@@ -72,18 +79,59 @@ def cut_updates(
     layout, samples = run.layout(group), run.config.training.group_size
     local = [[_local(pairs, drawn.mine) for pairs in of_learners] for of_learners in updates]
     groups = [most_groups(of_learners, drawn.owners, layout.processes) for of_learners in updates]
-    rows = [max(map(num_rows, views, of_learners)) for of_learners in local]
-    if group.algorithm.rescue_coef:  # only the process that has an answer knows its length
-        parts = gather_arrays(run.hosts, name, {"rows": np.array(rows)})
-        rows = np.max([part["rows"] for part in parts], axis=0).tolist()
+    needed = [max(map(num_rows, views, of_learners)) for of_learners in local]
+    if group.algorithm.rescue_coef:  # only the process that has an answer knows what it adds
+        parts = gather_arrays(run.hosts, f"{name}: counts", {"needed": np.array(needed)})
+        needed = np.max([part["needed"] for part in parts], axis=0).tolist()
+    laid, mine = [], {}
+    for u, (of_learners, most, count) in enumerate(zip(local, groups, needed, strict=True)):
+        size = row_size(most * samples, max(count, most * samples), layout.local_rows)
+        laid.append(lay_views(views, of_learners, layout.local_rows, size))
+        given = zip(views, of_learners, laid[u], strict=True)
+        lengths = [lie.lay(row_lengths(view, pairs)) for view, pairs, lie in given]
+        mine[f"lengths/{u}"] = np.stack(lengths)
+        mine[f"prompt_of/{u}"] = np.stack([lie.prompt_of for lie in laid[u]])
+    parts = gather_arrays(run.hosts, f"{name}: lengths", mine)
 
-    def batches() -> Iterator[MiniBatch]:
-        for of_learners, most, needed in zip(local, groups, rows, strict=True):
-            size = layout.micro_batch(run.config.training.micro_batch_rows, most * samples)
-            count = num_micro_batches(most * samples, max(needed, most * samples), size)
-            yield mini_batch(views, of_learners, size, count)
+    def batches() -> Iterator[tuple[MiniBatch, list[Cut]]]:
+        for u, (of_learners, lie) in enumerate(zip(local, laid, strict=True)):
+            lengths, prompt_of = (
+                np.concatenate([part[f"{key}/{u}"] for part in parts], axis=1)
+                for key in ("lengths", "prompt_of")
+            )
+            batch = mini_batch(views, of_learners, lie, int(prompt_of.max(initial=0)) + 1)
+            yield batch, cut_answers(run, group, batch.answers, lengths, prompt_of)
 
     return batches()
+
+
+def cut_answers(
+    run: Run, group: AgentGroup, answers: Answers, lengths: np.ndarray, prompt_of: np.ndarray
+) -> list[Cut]:
+    """This process's part of the micro-batches of answers.
+
+    Args:
+      run: the run.
+      group: whose answers they are.
+      answers: those of this process, `[A, R, N, ...]`.
+      lengths: `[A, all R, N]` of the answers of all processes.
+      prompt_of: likewise which of its row's prompts each is to.
+    """
+    layout = run.layout(group)
+    cuts = make_cuts(
+        lengths,
+        prompt_of,
+        prompt_width=answers.prompts.shape[-1],
+        tokens=row_tokens(run.config.training.micro_batch_tokens, layout),
+        widest=answers.responses.shape[-1],
+    )
+    first = run.hosts.index * layout.local_rows if layout.processes > 1 else 0
+    return [jax.tree.map(lambda x: x[:, first : first + layout.local_rows], cut) for cut in cuts]
+
+
+def row_tokens(tokens: int, layout: Layout) -> int:
+    """Of a micro-batch of so many tokens in all, those of each row."""
+    return max(tokens // layout.rows, 1)
 
 
 def _local(pairs: np.ndarray, mine: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """A closer look at a step before its first update: gradients and ratios by source, KL, entropy."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -11,7 +10,6 @@ import optax
 
 from hacpo_jax import objectives
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.layout import fetch
 from hacpo_jax.parallel.rules import over_agents
 from hacpo_jax.parallel.shares import gather_arrays
@@ -19,7 +17,7 @@ from hacpo_jax.training.batches import LearnerView
 from hacpo_jax.training.cut import cut_updates
 from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.update import MiniBatch, UpdateSpec, gradients_of
+from hacpo_jax.training.update import Found, MiniBatch, flat_rows, gradients_of
 
 RATIO_EDGES = np.round(np.concatenate([[0], np.arange(0.025, 2.03, 0.05), [np.inf]]), 3)
 """Edges of the ratio histograms, with 1 in the middle of a bin: ratios that are 1 but for rounding
@@ -80,7 +78,6 @@ def diagnose(
 class _Look:
     """Of one source's N answers for each learner."""
 
-    gradient: dict  # [A, ...]
     counted: jax.Array  # [A, N], whether the answer has a token
     ratio: jax.Array  # [A, N]
     kl: jax.Array  # [A]
@@ -116,8 +113,10 @@ def _look_at(
     spec = dataclasses.replace(run.update_spec(group), kl_coef=0.0, entropy_coef=0.0)
     layout = run.layout(group)
     with layout.use():
-        batch = layout.put(rows, "agents", None, "rows")
-        look = _look(params, batch, np.array(group.indices), spec=spec)
+        batch, cuts = layout.put(rows, "agents", "rows")
+        learners = np.array(group.indices)
+        found = gradients_of(params, batch, cuts, learners, np.int32(0), spec=spec)
+        look = _look(found, batch)
         ratios, counted = fetch((look.ratio, look.counted))
         kl, entropy = fetch((look.kl, look.entropy))
     counts = [np.histogram(r[on], RATIO_EDGES)[0] for r, on in zip(ratios, counted, strict=True)]
@@ -125,26 +124,25 @@ def _look_at(
     total = np.sum([part["counts"] for part in parts], axis=0)
     edges = RATIO_EDGES[:-1].tolist()
     histograms = [{"edges": edges, "counts": row.tolist()} for row in total]
-    return _Seen(look.gradient, histograms, kl, entropy)
+    return _Seen(found.gradient, histograms, kl, entropy)
 
 
-@functools.partial(jax.jit, static_argnames="spec")
-def _look(params, batch: MiniBatch, learners, *, spec: UpdateSpec) -> _Look:
-    def one_agent(params, batch, learner):
-        gradient, (log_probs, entropy), rows = gradients_of(params, batch, learner, 0, spec)
-        samples = rows.samples()
+@jax.jit
+def _look(found: Found, batch: MiniBatch) -> _Look:
+    def one_agent(log_probs, entropy, batch):
+        whole = flat_rows(batch)
+        log_probs, entropy, samples = flat_rows(log_probs), flat_rows(entropy), whole.samples()
         mean = objectives.mean_log_prob(log_probs, samples.mask)
-        _, found = objectives.kl_penalty(log_probs, samples.reference_log_probs, samples.mask)
+        _, terms = objectives.kl_penalty(log_probs, samples.reference_log_probs, samples.mask)
         count = jnp.maximum(objectives.count_sequences(samples.mask), 1)
         return _Look(
-            gradient=gradient,
             counted=samples.mask.any(axis=-1),
             ratio=jnp.exp(mean - samples.behavior_mean_log_prob),
-            kl=found["kl"],
+            kl=terms["kl"],
             entropy=objectives.mean_log_prob(entropy, samples.mask).sum() / count,
         )
 
-    return over_agents(one_agent, (agent_axes(params), 0, 0))(params, batch, learners)
+    return over_agents(one_agent)(found.log_probs, found.entropy, batch)
 
 
 @jax.jit

@@ -2,14 +2,17 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
 from hacpo_jax.parallel.layout import fetch
 from hacpo_jax.rollout import Rollouts
 from hacpo_jax.training.batches import pad_prompts
+from hacpo_jax.training.cut import cut_answers
+from hacpo_jax.training.cuts import lay_answers, lay_rows
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.scoring import Answers, score
+from hacpo_jax.training.scoring import score
 
 
 def policy_log_probs(
@@ -38,26 +41,36 @@ def policy_log_probs(
         owners = np.arange(len(indices)) % layout.processes
     mine, share = owners == run.hosts.index, int(np.bincount(owners).max())
     num_agents, num_prompts, num_samples, width = tokens.shape
-    rows, slots = num_prompts * num_samples, share * num_samples
-    count, size = layout.micro_batches(run.config.training.micro_batch_rows, slots)
-    filler = count * size - rows
+    count, slots = num_prompts * num_samples, share * num_samples
 
-    def cut(values: np.ndarray) -> np.ndarray:
-        flat = values.reshape(num_agents, rows, *values.shape[3:])
-        flat = np.pad(flat, [(0, 0), (0, filler)] + [(0, 0)] * (flat.ndim - 2))
-        return flat.reshape(num_agents, count, size, *flat.shape[2:])
+    def filled(values: np.ndarray, axis: int, filler: int = 0) -> np.ndarray:
+        """Filled up to what the process with most prompts has, so that all lay rows alike."""
+        more = [(0, share - num_prompts if i == axis else 0) for i in range(values.ndim)]
+        return np.pad(values, more, constant_values=filler)
 
-    def per_answer(values: np.ndarray) -> np.ndarray:
-        shape = (num_agents, num_prompts, num_samples, *values.shape[1:])
-        return cut(np.broadcast_to(values[mine][None, :, None], shape))
-
-    starts = np.maximum(per_answer(prompt_lengths), 1)  # filler rows hold one token
-    parts = (per_answer(prompts), starts, cut(tokens), cut(lengths))
+    rows = lay_rows(
+        np.repeat(np.arange(share), num_samples),
+        layout.local_rows,
+        -(-slots // layout.local_rows),
+    )
+    prompt_of = rows.prompt_of
+    shared = int(prompt_of.max(initial=0)) + 1, filled(prompts[mine], 0)
+    ends = filled(prompt_lengths[mine], 0, filler=1)
+    flat = (filled(x, 1).reshape(num_agents, slots, *x.shape[3:]) for x in (tokens, lengths))
+    laid = [lay_answers(rows, *shared, ends, *each) for each in zip(*flat, strict=True)]
+    answers = jax.tree.map(lambda *leaves: np.stack(leaves), *laid)
+    found = answers.response_lengths
+    if layout.processes > 1:  # none knows the others' lengths, and all must cut alike
+        found = np.full_like(found, width)
+    all_rows = (np.tile(x, (1, layout.processes, 1)) for x in (found, answers.prompt_of))
+    cuts = cut_answers(run, group, answers, *all_rows)
     with layout.use():
-        answers = Answers(*layout.put(parts, "agents", None, "rows"))
-        scored = fetch(score(params, answers, spec=run.policy_spec(group)))
-    scored = scored.reshape(num_agents, -1, width)[:, :rows].reshape(tokens.shape)
-    return np.where(np.arange(width) < lengths[..., None], scored, 0.0)
+        there = layout.put((answers, cuts), "agents", "rows")
+        scored = fetch(score(params, *there, spec=run.policy_spec(group)))
+    given, out = rows.answers >= 0, np.zeros((num_agents, slots, width), np.float32)
+    out[:, rows.answers[given]] = scored[:, given]
+    out = out[:, :count].reshape(tokens.shape)
+    return np.where(np.arange(width) < lengths[..., None], out, 0.0)
 
 
 def rescore(

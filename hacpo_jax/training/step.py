@@ -21,6 +21,7 @@ from hacpo_jax.training.gather import learner_views
 from hacpo_jax.training.metrics import Metrics, StepTimes, own_metrics, update_metrics
 from hacpo_jax.training.publish import make_records, publish
 from hacpo_jax.training.run import Run
+from hacpo_jax.training.scoring import Cut
 from hacpo_jax.training.update import LearnerState, MiniBatch, update
 
 
@@ -176,7 +177,7 @@ class _Shared:
 
     counts: list[dict[str, float | None]]  # of its learners
     looks: list[dict[str, Any]]  # of its learners, on the steps that are looked at
-    batches: Iterator[MiniBatch]
+    batches: Iterator[tuple[MiniBatch, list[Cut]]]
 
 
 def _capability_ratio(run: Run, history: jax.Array, step: int) -> jax.Array:
@@ -192,14 +193,16 @@ def _update_group(
     group: AgentGroup,
     learner: LearnerState,
     base: Params | None,
-    batches: Iterator[MiniBatch],
+    batches: Iterator[tuple[MiniBatch, list[Cut]]],
 ) -> tuple[LearnerState, list[Metrics]]:
     """One update of all the group's agents per mini-batch; metrics `[A]` of each update."""
     layout, spec, learners = run.layout(group), run.update_spec(group), np.array(group.indices)
     found = []
     with layout.use():
         for u, rows in enumerate(batches):
-            batch = layout.put(rows, "agents", None, "rows")
-            learner, metrics = update(learner, batch, learners, np.int32(u), spec=spec, base=base)
+            batch, cuts = layout.put(rows, "agents", "rows")
+            learner, metrics = update(
+                learner, batch, cuts, learners, np.int32(u), spec=spec, base=base
+            )
             found.append(metrics)
         return learner, fetch(found)

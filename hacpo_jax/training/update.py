@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,14 @@ from jax.sharding import PartitionSpec
 
 from hacpo_jax import objectives
 from hacpo_jax.config import OptimizerConfig
-from hacpo_jax.models import ModelConfig, abstract_trained, trained_axes
-from hacpo_jax.models.lora import Params, base_of, trained, with_base
+from hacpo_jax.models import Answers, ModelConfig, abstract_trained, trained_axes
+from hacpo_jax.models.lora import Params, agent_axes, base_of, trained, with_base
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import constrain_tree, over_agents
 from hacpo_jax.training.objective import Metrics, Objective, Samples
-from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
+from hacpo_jax.training.optimizer import make_optimizer
+from hacpo_jax.training.scoring import Cut, PolicySpec, log_probs_into, no_log_probs
+from hacpo_jax.training.sums import add_gradient, no_gradient
 
 
 @jax.tree_util.register_dataclass
@@ -41,7 +44,7 @@ class LearnerState:
 class MiniBatch:
     """Answers of one update with what the losses need of them; leaves are `[..., N, ...]`.
 
-    A row belongs to the policy loss, or where `transfer_weight` is not 0 to the rescue term.
+    An answer belongs to the policy loss, or where `transfer_weight` is not 0 to the rescue term.
     """
 
     answers: Answers
@@ -95,42 +98,6 @@ class Divisors:
     policy: jax.Array
     own: jax.Array
     transfer: jax.Array
-
-
-def make_optimizer(config: OptimizerConfig, total_updates: int) -> optax.GradientTransformation:
-    """AdamW behind global-norm clipping; decay on matrices only."""
-    decay_steps = max(total_updates - config.warmup_updates, 1)
-    after = {
-        "constant": optax.constant_schedule(config.learning_rate),
-        "linear": optax.linear_schedule(config.learning_rate, 0.0, decay_steps),
-        "cosine": optax.cosine_decay_schedule(config.learning_rate, decay_steps),
-    }[config.schedule]
-    # The first update of a warm-up already moves: its step size is 1 / (warmup_updates + 1).
-    rise = optax.linear_schedule(
-        config.learning_rate / (config.warmup_updates + 1),
-        config.learning_rate,
-        max(config.warmup_updates, 1),
-    )
-    schedule = optax.join_schedules([rise, after], [config.warmup_updates])
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(
-            schedule,
-            config.beta1,
-            config.beta2,
-            config.eps,
-            weight_decay=config.weight_decay,
-            mask=_is_matrix,
-        ),
-    )
-
-
-def _is_matrix(params):
-    """Norms and biases are left out of weight decay; paths tell, since layers are stacked."""
-    small = ("norm", "bias")
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not str(path[-1].key).endswith(small), params
-    )
 
 
 def init_state(params, optimizer: OptimizerConfig, total_updates: int) -> LearnerState:
@@ -199,10 +166,26 @@ def apply_gradients(
     return state, norm
 
 
-@functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the micro-batches of an update have come to; leaves are `[A, ...]`.
+
+    Args:
+      gradient: float32, of what is trained.
+      log_probs: `[A, R, N, T]`; 0 where no micro-batch has been.
+      entropy: likewise.
+    """
+
+    gradient: dict
+    log_probs: jax.Array
+    entropy: jax.Array
+
+
 def update(
     state: LearnerState,
     batch: MiniBatch,
+    cuts: Sequence[Cut],
     learners: jax.Array,
     update_index: jax.Array,
     *,
@@ -211,12 +194,10 @@ def update(
 ) -> tuple[LearnerState, Metrics]:
     """Take one optimizer step on one mini-batch, for every agent of a group.
 
-    Gradients of micro-batches add up under divisors counted over the whole mini-batch, so loss and
-    gradient do not depend on how it is cut.
-
     Args:
       state: `[A, ...]`; donated.
-      batch: `[A, M, R, ...]`, M micro-batches of R rows.
+      batch: `[A, R, N, ...]`.
+      cuts: its micro-batches, `[A, R, ...]` each.
       learners: `[A]` indices of the group's agents among all agents.
       update_index: updates already made in this step.
       spec: what is static.
@@ -225,11 +206,90 @@ def update(
     Returns:
       The new state, and metrics, `[A]` each, over the mini-batch before the step.
     """
+    params = with_base(state.params, base)
+    found = gradients_of(params, batch, cuts, learners, update_index, spec=spec)
+    return apply(state, found, batch, learners, update_index, spec=spec)
 
-    def one_agent(state, batch, learner):
-        gradients, (log_probs, entropy), whole = gradients_of(
-            with_base(state.params, base), batch, learner, update_index, spec
+
+def gradients_of(
+    params,
+    batch: MiniBatch,
+    cuts: Sequence[Cut],
+    learners: jax.Array,
+    update_index: jax.Array,
+    *,
+    spec: UpdateSpec,
+) -> Found:
+    """Gradient of the whole loss of every agent of a group, micro-batch by micro-batch.
+
+    Gradients of micro-batches add up under divisors counted over the whole mini-batch, so loss and
+    gradient do not depend on how it is cut.
+
+    Args:
+      params: of the agents, `[A, ...]`; adapters alone have a gradient where there is a base.
+      batch, cuts, learners, update_index, spec: as in `update`.
+    """
+    found = nothing_found(params, batch, spec=spec)
+    for cut in cuts:
+        found = accumulate(found, params, batch, cut, learners, update_index, spec=spec)
+    return found
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def nothing_found(params, batch: MiniBatch, *, spec: UpdateSpec) -> Found:
+    """Zeros that micro-batches are added to."""
+
+    def one_agent(free):
+        return _in_place(no_gradient(free), spec)
+
+    zeros = no_log_probs(batch.answers)
+    return Found(over_agents(one_agent)(trained(params)), zeros, zeros)
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="found")
+def accumulate(
+    found: Found, params, batch: MiniBatch, cut: Cut, learners, update_index, *, spec: UpdateSpec
+) -> Found:
+    """`found`, which is donated, with one micro-batch; arguments are those of `gradients_of`."""
+
+    def one_agent(found, params, batch, cut, learner):
+        rows = flat_rows(_cut_out(batch, cut))
+        divisors, answers = _divisors(flat_rows(batch), learner, spec), cut.of(batch.answers)
+
+        def loss_of(free, totals):
+            policy = with_base(free, base_of(params))
+            asked = "gradient" if spec.entropy_coef else "value"
+            scored, totals = log_probs_into(totals, policy, answers, spec.policy, asked)
+            flat = map(flat_rows, scored)
+            loss, _ = _total_loss(*flat, rows, divisors, spec, learner, update_index)
+            return (loss, totals), scored
+
+        sums, _, (log_probs, entropy) = add_gradient(loss_of, trained(params), found.gradient)
+        return Found(
+            gradient=_in_place(sums, spec),
+            log_probs=cut.put(found.log_probs, log_probs),
+            entropy=cut.put(found.entropy, entropy),
         )
+
+    axes = (0, agent_axes(params), 0, 0, 0)
+    return over_agents(one_agent, axes)(found, params, batch, cut, learners)
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
+def apply(
+    state: LearnerState,
+    found: Found,
+    batch: MiniBatch,
+    learners,
+    update_index,
+    *,
+    spec: UpdateSpec,
+) -> tuple[LearnerState, Metrics]:
+    """The step that `found` asks for, and metrics; as in `update`."""
+
+    def one_agent(state, found, batch, learner):
+        whole = flat_rows(batch)
+        log_probs, entropy = flat_rows(found.log_probs), flat_rows(found.entropy)
         divisors, samples = _divisors(whole, learner, spec), whole.samples()
         loss, metrics = _total_loss(
             log_probs, entropy, whole, divisors, spec, learner, update_index
@@ -237,52 +297,36 @@ def update(
         gap = jnp.abs(log_probs - samples.old_log_probs)
         gap = jnp.where(_own(samples, learner), gap, 0.0).max()
         new_state, norm = apply_gradients(
-            state, gradients, make_optimizer(spec.optimizer, spec.total_updates)
+            state, found.gradient, make_optimizer(spec.optimizer, spec.total_updates)
         )
         new_state = constrain_tree(new_state, state_axes(spec.policy.model, spec.optimizer))
         return new_state, metrics | {"loss": loss, "grad_norm": norm, "sampler_gap": gap}
 
-    return over_agents(one_agent)(state, batch, learners)
+    return over_agents(one_agent)(state, found, batch, learners)
 
 
-def gradients_of(params, batch: MiniBatch, learner, update_index, spec: UpdateSpec):
-    """Gradient of one agent's whole loss, micro-batch by micro-batch.
-
-    Args:
-      params: of one agent; adapters alone have a gradient where there is a base.
-      batch: `[M, R, ...]`.
-      learner: its index among all agents.
-      update_index: updates already made in this step.
-      spec: what is static.
-
-    Returns:
-      The gradient, log-probs and entropies `[R * M, T]`, and the batch as `[R * M, ...]`.
-    """
-    whole = jax.tree.map(_rows, batch)
-    divisors = _divisors(whole, learner, spec)
-
-    def in_place(tree):
-        """Laid over the mesh as the parameters are: each device adds up its own part alone."""
-        return constrain_tree(tree, trained_axes(spec.policy.model))
-
-    def loss_of(free, rows):
-        scored = answer_log_probs(with_base(free, base_of(params)), rows.answers, spec.policy)
-        return _total_loss(*scored, rows, divisors, spec, learner, update_index)[0], scored
-
-    def accumulate(total, rows):
-        (_, scored), gradients = jax.value_and_grad(loss_of, has_aux=True)(free, rows)
-        return in_place(jax.tree.map(jnp.add, total, gradients)), scored
-
-    # Sums of many small gradients need float32 even where parameters are kept in less.
-    free = trained(params)
-    zeros = in_place(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), free))
-    gradients, (log_probs, entropy) = jax.lax.scan(accumulate, zeros, batch)
-    return gradients, (_rows(log_probs), _rows(entropy)), whole
+def _in_place(gradient, spec: UpdateSpec):
+    """Laid over the mesh as the parameters are: each device adds up its own part alone."""
+    return constrain_tree(gradient, trained_axes(spec.policy.model))
 
 
-def _rows(x: jax.Array) -> jax.Array:
-    """`[M, R, ...]` as `[R * M, ...]`: in this order each device keeps the rows that it has."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+def _cut_out(batch: MiniBatch, cut: Cut) -> MiniBatch:
+    """The answers of a micro-batch, `[R, n, ...]`."""
+
+    def take(values: jax.Array) -> jax.Array:
+        return cut.take(values[..., : cut.width] if values.ndim > 2 else values)
+
+    fields = {
+        field.name: take(getattr(batch, field.name))
+        for field in dataclasses.fields(batch)
+        if field.name != "answers"
+    }
+    return MiniBatch(answers=cut.of(batch.answers), **fields)
+
+
+def flat_rows(tree):
+    """`[R, N, ...]` as `[R * N, ...]`: in this order each device keeps the rows that it has."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def _divisors(whole: MiniBatch, learner, spec: UpdateSpec) -> Divisors:

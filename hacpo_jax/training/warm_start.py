@@ -12,7 +12,7 @@ from hacpo_jax import objectives
 from hacpo_jax.agents import Agent, AgentGroup
 from hacpo_jax.config import OptimizerConfig
 from hacpo_jax.evaluation import evaluate_group
-from hacpo_jax.models import trained_axes
+from hacpo_jax.models import Answers, trained_axes
 from hacpo_jax.models.lora import Params, base_of, member, trained, with_base
 from hacpo_jax.parallel.layout import Layout, fetch
 from hacpo_jax.parallel.mesh import local_share
@@ -21,7 +21,8 @@ from hacpo_jax.rollout import Sampler
 from hacpo_jax.tasks.problems import Problems
 from hacpo_jax.training.batches import pad_prompts, pad_responses
 from hacpo_jax.training.run import Run
-from hacpo_jax.training.scoring import Answers, PolicySpec, answer_log_probs
+from hacpo_jax.training.scoring import PolicySpec, log_probs_into
+from hacpo_jax.training.sums import add_gradient, no_gradient
 from hacpo_jax.training.update import (
     LearnerState,
     apply_gradients,
@@ -97,18 +98,21 @@ def _solutions(agent: Agent, problems: Problems) -> list[list[int]]:
 
 
 def _batch(layout: Layout, prompts, solutions) -> Answers:
-    """This process's share of the rows, with filler that weighs nothing where they are uneven."""
+    """This process's share of the rows `[R, N, ...]`, each answer with a prompt of its own, and
+    filler that weighs nothing where they are uneven."""
     tokens, lengths = pad_prompts(prompts)
     responses, response_lengths = pad_responses([solutions], 1)
     mine = layout.mine(len(prompts))
     slots = layout.padded(local_share(len(prompts), layout.processes))
 
     def cut(values: np.ndarray) -> np.ndarray:
-        return np.pad(values[mine], [(0, slots - len(mine))] + [(0, 0)] * (values.ndim - 1))
+        padded = np.pad(values[mine], [(0, slots - len(mine))] + [(0, 0)] * (values.ndim - 1))
+        return padded.reshape(layout.local_rows, -1, *values.shape[1:])
 
     parts = (tokens, lengths, responses[0, :, 0], response_lengths[0, :, 0])
     prompts, lengths, *answers = map(cut, parts)
-    return Answers(*layout.put((prompts, np.maximum(lengths, 1), *answers), "rows"))
+    prompt_of = np.broadcast_to(np.arange(lengths.shape[1], dtype=np.int32), lengths.shape)
+    return Answers(*layout.put((prompts, np.maximum(lengths, 1), *answers, prompt_of), "rows"))
 
 
 def _train_accuracy(run: Run, group: AgentGroup, layout: Layout, params, count: int) -> float:
@@ -144,13 +148,15 @@ def _update(
 ) -> tuple[LearnerState, jax.Array]:
     """One update on the mean negative log-prob of all solution tokens."""
 
-    def loss_of(free):
-        log_probs, _ = answer_log_probs(with_base(free, base), batch, policy)
+    def loss_of(free, totals):
+        params = with_base(free, base)
+        (log_probs, _), totals = log_probs_into(totals, params, batch, policy, "none")
         count = jnp.maximum(objectives.count_tokens(batch.mask), 1)
-        return -jnp.where(batch.mask, log_probs, 0.0).sum() / count
+        return (-jnp.where(batch.mask, log_probs, 0.0).sum() / count, totals), None
 
     def one_agent(state):
-        loss, gradients = jax.value_and_grad(loss_of)(state.params)
+        free = state.params
+        gradients, loss, _ = add_gradient(loss_of, free, no_gradient(free))
         return apply_gradients(state, gradients, make_optimizer(optimizer, total_updates))[0], loss
 
     return over_agents(one_agent)(state)

@@ -84,7 +84,12 @@ def test_a_plan_of_fake_devices(config, tmp_path):
     assert plan["agents"]["only"]["params"] == 4 * PARAMETERS // 4
     assert plan["resident"] == 3 * 4 * PARAMETERS // 4 + 16
     programs = {row["program"]: row for row in plan["programs"]}
-    assert list(programs) == ["decode", "evaluate", "update"]  # float32 has no need of scoring
+    assert list(programs) == [
+        "decode",
+        "evaluate",
+        "update",
+        "optimizer",
+    ]  # float32 has no need of scoring
     for row in programs.values():
         assert row["fits"]
         memory = row["bytes"]

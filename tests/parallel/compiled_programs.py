@@ -1,4 +1,7 @@
-"""Decode, score and update compiled from shapes, and the work that each should be."""
+"""Decode, score and update compiled from shapes, and the work that each should be.
+
+Score and update are programs of one micro-batch.
+"""
 
 import dataclasses
 import functools
@@ -7,17 +10,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hacpo_jax.config import Algorithm, OptimizerConfig
-from hacpo_jax.models import Lora, ModelConfig, abstract_params, abstract_trained
+from hacpo_jax.models import (
+    Answers,
+    Lora,
+    ModelConfig,
+    abstract_params,
+    abstract_trained,
+    trained_axes,
+)
 from hacpo_jax.models.lora import split, with_base
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.rollout import DecodeSpec, Sampler, decode
+from hacpo_jax.training.cuts import lay_rows, longest_loads
 from hacpo_jax.training.objective import make_objective
-from hacpo_jax.training.scoring import Answers, PolicySpec, score
-from hacpo_jax.training.update import MiniBatch, UpdateSpec, init_state, state_axes, update
+from hacpo_jax.training.scoring import Cut, PolicySpec, score_cut
+from hacpo_jax.training.update import Found, MiniBatch, UpdateSpec, accumulate
 
 # Wide enough for products of matrices to outweigh what is done per element; 3 blocks of vocabulary.
 QWEN3 = ModelConfig(
@@ -50,8 +62,8 @@ SIZES = StepSizes(
     answer_tokens=96,
     row_tokens=128,
     updates=1,
-    update_rows=8,
-    micro_batch_rows=4,
+    update_rows=16,
+    micro_batch_tokens=8 * 128 + 64,
     decode_rows=64,
     rescores=True,
 )
@@ -77,7 +89,7 @@ def case(model: ModelConfig, agents: int = 1, **changes) -> Case:
 
 CASES: Mapping[str, Case] = {
     "qwen3": case(QWEN3),
-    "llama": case(LLAMA, remat=True, prompt_tokens=32, update_rows=16, micro_batch_rows=16),
+    "llama": case(LLAMA, remat=True, prompt_tokens=32, micro_batch_tokens=10_000),
     "adapters": case(ADAPTED, agents=2, remat=True, prompt_tokens=16, row_tokens=112),
 }
 PROGRAMS = [
@@ -98,14 +110,29 @@ def _base(model: ModelConfig):
     return None if model.lora is None else split(abstract_params(model)).base
 
 
-def _answers(shape: tuple[int, ...], prompt: int, width: int) -> Answers:
-    i32 = jnp.int32
-    return Answers(
-        prompts=_shape((*shape, prompt), i32),
-        prompt_lengths=_shape(shape, i32),
-        responses=_shape((*shape, width), i32),
-        response_lengths=_shape(shape, i32),
+def answers_of(agents: int, rows: int, sizes: StepSizes, answers: int, samples: int, width: int):
+    """Shapes of answers laid in rows, of the largest of their micro-batches, and its load."""
+    i32, count = jnp.int32, -(-answers // rows)
+    loads = longest_loads(
+        answers, samples, rows, sizes.prompt_tokens, width, sizes.micro_batch_tokens
+    )
+    load, lead = max(loads, key=lambda each: each.tokens), (agents, rows)
+    laid = lay_rows(np.arange(answers) // samples, rows, count)
+    prompts = int(laid.prompt_of.max()) + 1
+    whole = Answers(
+        prompts=_shape((*lead, prompts, sizes.prompt_tokens), i32),
+        prompt_lengths=_shape((*lead, prompts), i32),
+        responses=_shape((*lead, count, width), i32),
+        response_lengths=_shape((*lead, count), i32),
+        prompt_of=_shape((*lead, count), i32),
     )  # type: ignore[arg-type]
+    cut = Cut(
+        answers=_shape((*lead, load.answers), i32),
+        prompts=_shape((*lead, load.prompts), i32),
+        prompt_of=_shape((*lead, load.answers), i32),
+        width=load.width,
+    )  # type: ignore[arg-type]
+    return whole, cut
 
 
 def _policy(one: Case) -> PolicySpec:
@@ -135,22 +162,26 @@ def decode_call(one: Case):
 
 
 def score_call(one: Case):
-    """The jitted function with its arguments, for the answers to all prompts."""
+    """The jitted function with its arguments, for the largest micro-batch of all answers."""
     model, sizes, agents = one.model, one.work.sizes, one.agents
-    ((_, rows, width),) = sizes.scored
-    size = min(sizes.micro_batch_rows, rows)
-    answers = _answers((agents, rows // size, size), sizes.prompt_tokens, width)
+    ((_, count, width),) = sizes.scored
+    answers, cut = answers_of(agents, 1, sizes, count, sizes.samples, width)
     params = with_base(_of_agents(abstract_trained(model), agents), _base(model))
-    return score, (params, answers), {"spec": _policy(one)}
+    total = _shape(answers.responses.shape)
+    return score_cut, (total, params, answers, cut), {"spec": _policy(one)}
 
 
-def update_call(one: Case):
-    """The jitted function with its arguments; a loss that looks at every field of the batch."""
+def update_call(one: Case, rows: int = 1):
+    """The jitted function with its arguments, for the largest micro-batch; a loss that looks at
+    every field of the batch but the old log-probs."""
     model, sizes, agents = one.model, one.work.sizes, one.agents
-    shape = (agents, sizes.micro_batches, sizes.micro_rows)
-    per_token = _shape((*shape, sizes.row_tokens))
+    answers, cut = answers_of(
+        agents, rows, sizes, sizes.update_rows, sizes.samples, sizes.row_tokens
+    )
+    shape = answers.response_lengths.shape
+    per_token = _shape(answers.responses.shape)
     batch = MiniBatch(
-        answers=_answers(shape, sizes.prompt_tokens, sizes.row_tokens),
+        answers=answers,
         source=_shape(shape, jnp.int32),
         advantages=_shape(shape),
         behavior_mean_log_prob=_shape(shape),
@@ -169,21 +200,27 @@ def update_call(one: Case):
         rescue_coef=0.0,
     )
     trained = _of_agents(abstract_trained(model), agents)
-    state = jax.eval_shape(lambda params: init_state(params, optimizer, 10), trained)
-    arguments = (state, batch, _shape((agents,), jnp.int32), _shape((), jnp.int32))
-    return update, arguments, {"spec": spec, "base": _base(model)}
+    found = Found(gradient=trained, log_probs=per_token, entropy=per_token)  # type: ignore[arg-type]
+    params = with_base(trained, _base(model))
+    arguments = (found, params, batch, cut, _shape((agents,), jnp.int32), _shape((), jnp.int32))
+    return accumulate, arguments, {"spec": spec}
 
 
 def compiled_update_on(one: Case, mesh: MeshSizes):
-    """The update of a group that lies on a mesh of fake devices."""
-    function, (state, batch, learners, index), options = update_call(one)
-    layout, spec = Layout(make_mesh(mesh, jax.devices()[: mesh.devices])), options["spec"]
-    axes = state_axes(one.model, spec.optimizer)
-    state = layout.abstract(state, axes, lead=("agents",))
-    rows = jax.tree.map(lambda _: ("agents", None, "rows"), batch)
-    batch = layout.abstract(batch, rows)
+    """One micro-batch's gradient of a group that lies on a mesh of fake devices."""
+    function, (found, params, batch, cut, learners, index), options = update_call(one, mesh.rows)
+    layout = Layout(make_mesh(mesh, jax.devices()[: mesh.devices]))
+    axes = trained_axes(one.model)
+
+    def over_rows(tree):
+        return layout.abstract(tree, jax.tree.map(lambda _: ("agents", "rows"), tree))
+
+    params = layout.abstract(params, axes, lead=("agents",))
+    log_probs, entropy = over_rows((found.log_probs, found.entropy))
+    found = Found(params, log_probs, entropy)
+    batch, cut = over_rows((batch, cut))
     with layout.use():
-        lowered = function.lower(state, batch, learners, index, **options)
+        lowered = function.lower(found, params, batch, cut, learners, index, **options)
         return lowered.compile({"xla_backend_optimization_level": 0})
 
 

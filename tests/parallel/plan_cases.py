@@ -28,7 +28,7 @@ def agent(name: str, family: str, hidden: int) -> dict[str, Any]:
 
 
 def data(**sections: Any) -> dict[str, Any]:
-    """Two agents and one update of 32 rows, in micro-batches of 16."""
+    """Two agents and one update of 32 answers, in one micro-batch."""
     return {
         "run_dir": "never made",
         "task": {
@@ -47,7 +47,6 @@ def data(**sections: Any) -> dict[str, Any]:
             "prompts_per_step": 8,
             "group_size": 4,
             "mini_batch_prompts": 8,
-            "micro_batch_rows": 16,
             "remat": True,
             "behavior_log_probs": "sampler",
         },

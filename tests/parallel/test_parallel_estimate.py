@@ -9,7 +9,14 @@ from jax.extend.core import jaxprs_in_params
 from tiny import LLAMA as TINY
 
 from hacpo_jax.models import Lora
-from hacpo_jax.parallel.estimate import ONE, step_flops
+from hacpo_jax.parallel.estimate import (
+    ONE,
+    ScoreFlops,
+    forward_flops,
+    head_flops,
+    micro_batch_flops,
+    step_flops,
+)
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.training.log_probs import BLOCK
@@ -22,7 +29,7 @@ SIZES = StepSizes(
     row_tokens=6,
     updates=2,
     update_rows=5,
-    micro_batch_rows=2,
+    micro_batch_tokens=2 * 6 + 4,
     decode_rows=4,
 )
 
@@ -49,38 +56,53 @@ def test_a_tiny_rollout_by_hand():
 
 
 def test_a_tiny_update_by_hand():
-    """2 updates of 5 rows are 2 * 3 micro-batches of 2 rows of 10 tokens, 6 of them answers."""
-    layers, attention, head = 2 * 2 * 20 * 1920, 2 * 2 * 100 * 16 * 4, 2 * 12 * 16 * 40
+    """2 updates of 5 answers, 2 to a prompt, are 2 * 3 micro-batches of a prompt of 4 tokens and
+    2 answers of 6, the last with 1 answer only: 16 and 10 tokens.
+
+    Prompts see 4 * 4 pairs, an answer 6 * 10. The entropy is one product more for each logit.
+    """
+    layers, attention, head = _tiny_sums(answers=5)
     flops = tiny_flops().updates
-    assert flops.forward == 6 * (layers + attention)
-    assert flops.backward == 6 * 2 * (layers + attention)
+    assert flops.forward == 2 * (layers + attention)
+    assert flops.backward == 2 * 2 * (layers + attention)
     assert flops.recompute == 0
-    assert flops.head_forward == 6 * head
-    assert flops.head_backward == 6 * 3 * head
-    assert flops.total == 6 * (3 * (layers + attention) + 4 * head)
+    assert flops.head_forward == 2 * head * 17 // 16
+    assert flops.head_backward == 2 * 3 * head
+    assert flops.total == 2 * (3 * (layers + attention) + 4 * head + head // 16)
     # The product out of the MLP, 24 to 16, is what no gradient needs.
     again = tiny_flops(remat=True).updates.recompute
-    assert again == 6 * (layers + attention - 2 * 2 * 20 * 24 * 16)
+    assert again == 2 * (layers + attention - 2 * 2 * _TOKENS * 24 * 16)
+
+
+_TOKENS = 3 * 4 + 5 * 6
+
+
+def _tiny_sums(answers: int) -> tuple[int, int, int]:
+    """Of one update: products with weights, attention and head."""
+    assert answers == 5
+    pairs = 3 * 4 * 4 + 5 * 6 * 10
+    return 2 * 2 * _TOKENS * 1920, 2 * 2 * pairs * 16 * 2, 2 * 5 * 6 * 16 * 40
 
 
 def test_a_tiny_update_of_adapters_by_hand():
     """Rank 3 on q (16 to 16) and down (24 to 16); nothing else has a gradient by its weights."""
     model = dataclasses.replace(TINY, lora=Lora(3, 6.0, ("q", "down")))
-    adapters = 2 * 2 * 20 * 3 * ((16 + 16) + (24 + 16))
-    layers, attention, head = 2 * 2 * 20 * 1920, 2 * 2 * 100 * 16 * 4, 2 * 12 * 16 * 40
+    adapters = 2 * 2 * _TOKENS * 3 * ((16 + 16) + (24 + 16))
+    layers, attention, head = _tiny_sums(answers=5)
     flops = tiny_flops(model=model, remat=True).updates
-    assert flops.forward == 6 * (layers + adapters + attention)
-    assert flops.backward == 6 * (layers + 2 * adapters + 2 * attention)
-    assert flops.recompute == flops.forward - 6 * 2 * 2 * 20 * (24 * 16 + 3 * 16)
-    assert flops.head_backward == 6 * 2 * head
+    assert flops.forward == 2 * (layers + adapters + attention)
+    assert flops.backward == 2 * (layers + 2 * adapters + 2 * attention)
+    assert flops.recompute == flops.forward - 2 * 2 * 2 * _TOKENS * (24 * 16 + 3 * 16)
+    assert flops.head_backward == 2 * 2 * head
 
 
 def test_tiny_scoring_by_hand():
-    """6 own answers are 3 micro-batches; two peers' ones are 6, in the width of updates."""
+    """6 own answers are 3 micro-batches of a prompt and 2 answers of 5 tokens; two peers' ones are
+    12 to the same prompts, in the width of updates: 6 micro-batches, 2 to a prompt."""
     assert tiny_flops().scores == {} and tiny_flops().scoring == 0
     flops = tiny_flops(rescores=True, reference_scores=True, snapshot_peers=2)
-    own = 2 * (2 * 18 * 1920 + 2 * 81 * 16 * 4) + 2 * 10 * 16 * 40  # 2 rows of 9 tokens
-    peers = 2 * (2 * 20 * 1920 + 2 * 100 * 16 * 4) + 2 * 12 * 16 * 40
+    own = 2 * (2 * 14 * 1920 + 2 * (16 + 2 * 5 * 9) * 16 * 2) + 2 * 10 * 16 * 40
+    peers = 2 * (2 * 16 * 1920 + 2 * (16 + 2 * 6 * 10) * 16 * 2) + 2 * 12 * 16 * 40
     assert {name: score.total for name, score in flops.scores.items()} == {
         "rescore": 3 * own,
         "reference": 3 * own,
@@ -93,28 +115,33 @@ def test_tiny_scoring_by_hand():
 def test_flash_kernels_skip_later_tokens_and_compute_weights_again():
     plain, flash = tiny_flops(), tiny_flops(attention="cudnn")
     splash = tiny_flops(attention="splash")
-    pair = 2 * 16 * 4 * 2  # 2 layers, two products of 2 heads of 8, in 2 rows
-    assert plain.updates.forward - flash.updates.forward == 6 * pair * (100 - 55)
-    assert plain.updates.backward - flash.updates.backward == 6 * pair * (200 - 55 * 5 / 2)
-    assert splash.updates.backward - flash.updates.backward == 6 * pair * 55
+    pair = 2 * 2 * 16 * 2 * 2  # 2 updates of 2 layers, two products of 2 heads of 8
+    # Later tokens are skipped, but each answer's row has its prompt in it.
+    every, few = 3 * 16 + 5 * 60, 3 * 10 + 5 * 55
+    assert plain.updates.forward - flash.updates.forward == pair * (every - few)
+    assert plain.updates.backward - flash.updates.backward == pair * (2 * every - few * 5 / 2)
+    assert splash.updates.backward - flash.updates.backward == pair * few
     assert plain.rollout.decode == flash.rollout.decode
 
 
 def test_a_mesh_divides_rows_and_heads():
-    """Rows are 2 of 3 devices' worth of 1; the single key head stays whole over `tensor`."""
-    whole, part = tiny_flops(), tiny_flops(MeshSizes(data=3))
-    assert part.updates.total * 2 == whole.updates.total
-    part = tiny_flops(MeshSizes(fsdp=2, tensor=2)).updates
-    # 1 row; q and o 2 * 16 * 8, k and v 2 * 16 * 8 as before, MLP 3 * 16 * 12, 20 ids.
-    layers, attention = 2 * 2 * 10 * (256 + 256 + 576), 2 * 100 * 8 * 4
-    assert part.forward == 6 * (layers + attention)
-    assert part.head_forward == 6 * (2 * 6 * 16 * 20)
+    """5 answers in 3 rows are 2 in the fullest; the single key head stays whole over `tensor`."""
+    roomy = {"micro_batch_tokens": 1000}
+    part = tiny_flops(MeshSizes(data=3), **roomy).updates
+    tokens, pairs = 4 + 2 * 6, 16 + 2 * 60  # of the same prompt
+    assert part.forward == 2 * (2 * 2 * tokens * 1920 + 2 * 2 * pairs * 16 * 2)
+    part = tiny_flops(MeshSizes(fsdp=2, tensor=2), **roomy).updates
+    # 3 answers to 2 prompts; q and o 2 * 16 * 8, k and v 2 * 16 * 8 as before, MLP 3 * 16 * 12.
+    tokens, pairs = 2 * 4 + 3 * 6, 2 * 16 + 3 * 60
+    layers, attention = 2 * 2 * tokens * (256 + 256 + 576), 2 * 2 * pairs * 8 * 2
+    assert part.forward == 2 * (layers + attention)
+    assert part.head_forward == 2 * (2 * 18 * 16 * 20) * 17 // 16
 
 
 def counted_once(program: str, name: str) -> float:
     """The estimate as XLA counts: the body of a loop once, however often it runs.
 
-    Loops go over layers, blocks of the vocabulary, micro-batches and tokens. Where all of the
+    Loops go over layers, blocks of the vocabulary, and in a decode tokens. Where all of the
     vocabulary is one block its loop is gone, and the backward pass takes the logits of the forward
     one.
     """
@@ -127,15 +154,19 @@ def counted_once(program: str, name: str) -> float:
         prefill = rollout.prefill / layers + rollout.prefill_head
         found = prefill + rollout.decode / layers / steps + rollout.decode_head / steps
     elif program == "score":
-        ((_, rows, _),) = sizes.scored
-        passes = rows // min(sizes.micro_batch_rows, rows)
-        score = flops.scores["rescore"]
-        found = (score.layers / layers + score.head / blocks) / passes
+        ((_, answers, width),) = sizes.scored
+        (score,) = {  # all micro-batches are alike
+            ScoreFlops(forward_flops(model, load).total, head_flops(model, load.answer_tokens))
+            for load in sizes.score_loads(answers, width, 1)
+        }
+        found = score.layers / layers + score.head / blocks
     else:
-        updates = flops.updates
-        of_layers = updates.forward + updates.recompute + updates.backward
-        head = updates.head_backward + (updates.head_forward if blocks > 1 else 0)
-        found = (of_layers / layers + head / blocks) / sizes.micro_batches
+        (load, *others) = sizes.update_loads(1)
+        assert {load, *others} == {load}
+        update = micro_batch_flops(model, sizes, load)
+        of_layers = update.forward + update.recompute + update.backward
+        head = update.head_backward + (update.head_forward if blocks > 1 else 0)
+        found = of_layers / layers + head / blocks
     return found * one.agents
 
 
@@ -165,12 +196,12 @@ def traced_flops(jaxpr, tokens: int) -> int:
 @pytest.mark.parametrize("model", [QWEN3, LLAMA], ids=["qwen3", "llama"])
 def test_loops_run_as_often_as_the_traced_programs(model):
     """What XLA counts once is counted here as often as it runs: exactly the estimate."""
-    one = case(model, agents=2, update_rows=10)
-    flops = step_flops(one.work)
+    one = case(model, agents=2)
+    sizes, flops = one.work.sizes, step_flops(one.work)
     expected = {
         "decode": flops.rollout.total,
-        "score": flops.scoring,
-        "update": flops.updates.total,
+        "score": flops.scoring // len(sizes.score_loads(32, 96, 1)),
+        "update": flops.updates.total // len(sizes.update_loads(1)),
     }
     for program, wanted in expected.items():
         function, arguments, options = CALLS[program](one)

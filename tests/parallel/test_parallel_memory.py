@@ -20,7 +20,7 @@ SIZES = StepSizes(
     row_tokens=6,
     updates=2,
     update_rows=5,
-    micro_batch_rows=2,
+    micro_batch_tokens=2 * 6 + 4,
     decode_rows=4,
     keeps_reference=True,
     param_bytes=2,
@@ -84,22 +84,28 @@ def test_cache_by_hand():
 
 
 def test_an_update_by_hand():
-    """2 rows of 10 tokens, 6 of them answers; 3 micro-batches."""
+    """A prompt of 4 tokens and 2 answers of 6; 3 micro-batches of 5 answers to 3 prompts."""
     update = tiny_bytes(remat=True).update
-    assert update.accumulator == 4 * PARAMETERS and update.gradient == 2 * PARAMETERS
-    assert update.batch == 4 * (6 * (4 + 3 * 6 + 6))
-    stream = 20 * 16 * 2
+    # Both tables' gradients are added to the sums as they come.
+    assert update.accumulator == 4 * PARAMETERS and update.gradient == 2 * (PARAMETERS - 1280)
+    assert update.batch == 4 * (5 * (5 * 6 + 6) + 3 * 5) + 4 * (2 * 2 + 1)
+    stream = 16 * 16 * 2
     assert update.activations == (2 + 2) * stream and update.weights == 0
     # Bytes of a token in a layer: norms 16 * (2 * 4 + 4 * 2) + 16, attention 2 * 2 * (16 + 8), MLP
-    # 6 * 24 * 2, scores of 2 heads with 10 tokens 10 * 6 + 8.
-    layer = 20 * (272 + 96 + 288 + 2 * 68)
-    head = 12 * (4 * 40 + 16) * 4 + 40 * 16 * 4
+    # 6 * 24 * 2. Keys and values of 8 for each answer and its prompt; scores of 2 heads, of 4 * 4
+    # and 2 * 6 * 10 pairs in 6 bytes, and 8 for each token.
+    scores = 2 * ((16 + 120) * 6 + 16 * 8)
+    layer = 16 * (272 + 96 + 288) + 2 * 10 * 2 * 8 * 2 + scores
+    head = 12 * (4 * 40 + 16) * 4
     assert update.working == max(layer, head) == layer
     kept = tiny_bytes(param_bytes=4).update
     assert kept.activations == 2 * layer + 2 * stream and kept.working == head
     assert kept.weights == 2 * PARAMETERS  # bfloat16 copies for the backward pass
     flash = tiny_bytes(attention="splash").update
-    assert flash.activations == 2 * (layer - 20 * 2 * (68 - 4)) + 2 * stream
+    # Instead 4 bytes for each head and token of the prompt and of each answer with its prompt,
+    # and two more copies of 16 queries.
+    rows = 2 * (4 + 2 * 10) * 4 + 2 * 10 * 2 * 16 * 2
+    assert flash.activations == 2 * (layer - scores + rows) + 2 * stream
 
 
 def test_the_peak_is_the_state_with_the_neediest_program():
@@ -108,8 +114,10 @@ def test_the_peak_is_the_state_with_the_neediest_program():
     assert found.peak == found.state.total + found.update.total
     assert tiny_bytes(decode_rows=400, prompts=200).largest == "rollout"
     scoring = tiny_bytes(rescores=True, reference_scores=True, prompts=200)
-    # All answers to be scored lie there: 400 rows of 4 + 2 * 5 + 2 numbers of 4 bytes.
-    assert scoring.score.answers == 4 * 400 * 16 and tiny_bytes().score.total == 0
+    # All answers to be scored lie there: 400 of 2 * 5 + 2 numbers of 4 bytes, 200 prompts of 4 + 1,
+    # and the places of 2 answers to a prompt.
+    assert scoring.score.answers == 4 * (400 * 12 + 200 * 5 + 5)
+    assert tiny_bytes().score.total == 0
 
 
 def held(program: str, name: str):
@@ -121,10 +129,13 @@ def test_arguments_are_counted_to_the_byte(program, name):
     one, found, measured = held(program, name)
     sizes, params = one.work.sizes, found.state.trained + found.state.base
     if program == "update":
-        expected = found.state.total + found.update.batch + 4 * (one.agents + 1)
+        # Its loss does not ask for old log-probs, and a cut knows its answers' prompts.
+        unread = 4 * one.agents * sizes.update_rows * (sizes.row_tokens + 1)
+        given = found.update.accumulator + found.update.batch - unread
+        expected = params + given + 4 * (one.agents + 1)
     elif program == "score":
-        result = 4 * one.agents * sizes.prompts * sizes.samples * sizes.answer_tokens
-        expected = params + found.score.answers - result
+        unread = 4 * one.agents * sizes.prompts * sizes.samples
+        expected = params + found.score.answers - unread
     else:
         # Two words a key; ids, lengths and flags of the prompts, which agents share.
         keys = 8 * one.agents * sizes.prompts * sizes.samples
@@ -138,7 +149,7 @@ def test_temporaries_are_estimated_within_a_half(program, name):
     one, found, measured = held(program, name)
     least = most = found.rollout.total
     if program == "update":
-        least = most = found.update.total - found.update.batch
+        least = most = made(found.update)
     elif program == "score":
         least = most = found.score.total - found.score.answers
     else:
@@ -147,17 +158,22 @@ def test_temporaries_are_estimated_within_a_half(program, name):
     assert least / 1.5 < measured.temp_size_in_bytes < 1.5 * most
 
 
+def made(update) -> int:
+    """What the gradient of a micro-batch makes, sums and batch aside, which it is given."""
+    return update.total - update.batch - update.accumulator
+
+
 def test_each_device_of_a_mesh_has_its_share():
     """The compiled update of 2 by 4 fake devices, of which 2 key heads are not divided by 4.
 
-    XLA counts the body of a loop once: one of 3 layers, of 3 blocks and of 2 micro-batches.
+    XLA counts the body of a loop once: one of 3 layers and of 3 blocks.
     """
     one, mesh = CASES["qwen3"], MeshSizes(fsdp=2, tensor=4)
     program, found = compiled_update_on(one, mesh), group_bytes(one.work, mesh)
     measured = program.memory_analysis()
-    expected = found.state.total + found.update.batch + 4 * 2
-    assert measured.argument_size_in_bytes == expected
-    temporary = found.update.total - found.update.batch
-    assert 1 / 1.5 < measured.temp_size_in_bytes / temporary < 1.5
-    flops = step_flops(one.work, mesh).updates.total / 3 / 2
+    unread = 4 * 8 * (one.work.sizes.row_tokens + 1)
+    given = found.update.accumulator + found.update.batch - unread
+    assert measured.argument_size_in_bytes == found.state.trained + given + 4 * 2
+    assert 1 / 1.5 < measured.temp_size_in_bytes / made(found.update) < 1.5
+    flops = step_flops(one.work, mesh).updates.total / 3
     assert 1 < program.cost_analysis()["flops"] / flops < 1.06

@@ -24,7 +24,7 @@ SIZES = StepSizes(
     row_tokens=6,
     updates=2,
     update_rows=24,
-    micro_batch_rows=24,
+    micro_batch_tokens=10_000,
     decode_rows=48,
 )
 # Nothing but the order of layers takes time; nothing but arithmetic does.
@@ -161,7 +161,7 @@ def test_an_agent_that_fits_nowhere_is_named_with_bytes_and_remedies():
         text = str(caught.value)
         assert caught.value.field == "placement" and caught.value.value == setting
         assert "large" in text and "MiB" in text and "slow has room for" in text
-        for remedy in ("more devices", "fsdp", "param_dtype=bfloat16", "micro_batch_rows"):
+        for remedy in ("more devices", "fsdp", "param_dtype=bfloat16", "micro_batch_tokens"):
             assert remedy in text
         assert "training.remat=true" in text
     with pytest.raises(UserError) as caught:
@@ -199,7 +199,7 @@ def test_one_group_has_all_devices():
 
 
 def test_the_table_has_a_row_for_every_agent():
-    """2 micro-batch passes are 24 rows of 10 tokens; see the estimate's tests for the rest."""
+    """2 updates of 24 answers of 6 tokens to 12 prompts of 4; see the estimate's tests."""
     twins = GroupWork(("left", "right"), TINY, dataclasses.replace(SIZES, rescores=True))
     found = choose_placement([twins, group("other")], 4, tight(9, extra=10**7), by_rows)
     console = Console(width=200, record=True, file=io.StringIO())
@@ -207,6 +207,7 @@ def test_the_table_has_a_row_for_every_agent():
     text = console.export_text()
     for word in ("left", "right", "other", found.mode, "MFLOP", "MiB", "slow"):
         assert word in text
-    layers, head = 24 * (2 * 10 * 2 * 1920 + 2 * 100 * 16 * 4), 24 * 6 * 2 * 16 * 40
-    update = 2 * (3 * layers + 4 * head) / 1e6
+    pairs, head = 12 * 16 + 24 * 60, 24 * 6 * 2 * 16 * 40
+    layers = 2 * (2 * (12 * 4 + 24 * 6) * 1920 + 2 * pairs * 16 * 2)
+    update = 2 * (3 * layers + 4 * head + head / 16) / 1e6
     assert f"{update:.3g} MFLOP" in text

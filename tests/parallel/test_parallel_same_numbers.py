@@ -47,7 +47,7 @@ def two_steps(
             "prompts_per_step": 6,
             "group_size": 2,
             "mini_batch_prompts": 6,
-            "micro_batch_rows": 7,
+            "micro_batch_tokens": 60,
             "behavior_log_probs": "trainer",
         },
         diagnostics={} if lora else {"every": 2},

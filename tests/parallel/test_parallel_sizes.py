@@ -7,6 +7,7 @@ from tiny_runs import tiny_config
 
 from hacpo_jax.agents import Agent, AgentGroup
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes, group_work
+from hacpo_jax.training.cuts import Load
 
 BFLOAT16 = jnp.dtype("bfloat16")
 
@@ -48,7 +49,7 @@ def test_sizes_follow_the_config():
         row_tokens=6,
         updates=6,  # answers of three agents to two prompts, one prompt's at a time
         update_rows=3,
-        micro_batch_rows=3,
+        micro_batch_tokens=16384,
         decode_rows=6,
         rescores=True,
         param_bytes=2,
@@ -56,7 +57,8 @@ def test_sizes_follow_the_config():
         remat=True,
         attention="splash",
     )
-    assert (work.sizes.chunk_prompts, work.sizes.chunks, work.sizes.micro_batches) == (2, 1, 1)
+    assert (work.sizes.chunk_prompts, work.sizes.chunks) == (2, 1)
+    assert work.sizes.update_loads(1) == (Load(1, 16, 3, 6),)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ SETTINGS = {
         "prompts_per_step": 5,  # which 2 and 4 processes share unevenly
         "group_size": 2,
         "mini_batch_prompts": 5,
-        "micro_batch_rows": 7,
+        "micro_batch_tokens": 60,
     },
     "sampling": {"max_new_tokens": 4, "temperature": 0.8},
     "algorithm": {"name": "hacpo", "kl_coef": 0.01, "rescue": {"coef": 0.5}},

@@ -6,22 +6,23 @@ import numpy as np
 
 from hacpo_jax.training.batches import (
     LearnerView,
+    lay_views,
     mini_batch,
-    num_micro_batches,
     num_rows,
+    row_size,
 )
 from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.update import MiniBatch
 
 
 def whole_mini_batch(
-    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], micro_batch_rows: int
+    views: Sequence[LearnerView], pairs: Sequence[np.ndarray], rows: int = 1
 ) -> MiniBatch:
-    """All rows of an update, in micro-batches of at most so many."""
+    """All answers of an update, in so many rows."""
     groups = len(pairs[0]) * views[0].responses.shape[2]
-    size = min(micro_batch_rows, groups)
-    rows = max(map(num_rows, views, pairs))
-    return mini_batch(views, pairs, size, num_micro_batches(groups, rows, size))
+    size = row_size(groups, max(map(num_rows, views, pairs)), rows)
+    laid = lay_views(views, pairs, rows, size)
+    return mini_batch(views, pairs, laid, max(int(each.prompt_of.max()) for each in laid) + 1)
 
 
 def drawn_alone(indices: np.ndarray, rewards: np.ndarray, valid: np.ndarray, **given) -> Drawn:

@@ -169,54 +169,47 @@ def view_of(num_agents=2, num_prompts=3, samples=2, width=5, learner=1, weight=N
     )
 
 
-def test_rows_of_a_mini_batch_are_those_of_its_groups():
+@pytest.mark.parametrize("rows", [1, 4])
+def test_answers_of_a_mini_batch_are_those_of_its_groups(rows):
+    """Side by side with the others to their prompt; of 6 in 4 rows two are filler."""
     view = view_of()
     pairs = np.array([[1, 2], [0, 0], [1, 1]])
-    batch = whole_mini_batch([view], [pairs], micro_batch_rows=4)
-    assert batch.source.shape == (1, 2, 4)
-
-    def row(values, i):
-        return values.reshape(8, *values.shape[3:])[i]
-
-    for i, (j, p, g) in enumerate((j, p, g) for j, p in pairs for g in range(2)):
-        answers = batch.answers
-        np.testing.assert_array_equal(row(answers.prompts, i), view.prompts[p])
-        assert row(answers.prompt_lengths, i) == view.prompt_lengths[p]
-        np.testing.assert_array_equal(row(answers.responses, i), view.responses[j, p, g])
-        assert row(answers.response_lengths, i) == view.response_lengths[j, p, g]
-        assert row(batch.source, i) == j
-        assert row(batch.advantages, i) == view.advantages[j, p, g]
-        assert row(batch.behavior_mean_log_prob, i) == view.behavior_mean_log_prob[j, p, g]
-        np.testing.assert_array_equal(row(batch.old_log_probs, i), view.old_log_probs[j, p, g])
-        expected = view.reference_log_probs[p, g] if j == view.learner else np.zeros(5)
-        np.testing.assert_array_equal(row(batch.reference_log_probs, i), expected)
-        assert row(batch.transfer_weight, i) == 0
-    # Rows that fill up the last micro-batch have a prompt of one token and no answer.
-    assert batch.answers.response_lengths[0, 1, 2:].tolist() == [0, 0]
-    assert batch.answers.prompt_lengths[0, 1, 2:].tolist() == [1, 1]
-    assert not batch.answers.mask[0, 1, 2:].any()
-
-
-@given(rows=st.integers(1, 20))
-def test_micro_batches_hold_all_rows_and_less_than_one_of_filler(rows):
-    pairs = np.array([[1, 2], [0, 0], [1, 1]])
-    batch = whole_mini_batch([view_of()], [pairs], micro_batch_rows=rows)
-    _, count, size = batch.source.shape
-    assert size == min(rows, 6)
-    assert 6 <= count * size < 6 + size
-    assert (batch.answers.response_lengths > 0).sum() == 6
+    batch = whole_mini_batch([view], [pairs], rows)
+    answers, size = batch.answers, -(-6 // rows)
+    assert batch.source.shape == (1, rows, size)
+    order = [(j, p, g) for j, p in ([0, 0], [1, 1], [1, 2]) for g in range(2)]
+    shares = np.array_split(np.arange(6), rows)
+    for r, share in enumerate(shares):
+        for n, i in enumerate(share):
+            j, p, g = order[i]
+            at = (0, r, n)
+            shared = (0, r, answers.prompt_of[at])
+            np.testing.assert_array_equal(answers.prompts[shared], view.prompts[p])
+            assert answers.prompt_lengths[shared] == view.prompt_lengths[p]
+            np.testing.assert_array_equal(answers.responses[at], view.responses[j, p, g])
+            assert answers.response_lengths[at] == view.response_lengths[j, p, g]
+            assert batch.source[at] == j
+            assert batch.advantages[at] == view.advantages[j, p, g]
+            assert batch.behavior_mean_log_prob[at] == view.behavior_mean_log_prob[j, p, g]
+            np.testing.assert_array_equal(batch.old_log_probs[at], view.old_log_probs[j, p, g])
+            own = view.reference_log_probs[p, g] if j == view.learner else np.zeros(5)
+            np.testing.assert_array_equal(batch.reference_log_probs[at], own)
+            assert batch.transfer_weight[at] == 0
+        # What fills up a row has no token, and prompts of one token or more.
+        assert not answers.response_lengths[0, r, len(share) :].any()
+    assert (answers.prompt_lengths > 0).all()
 
 
 @pytest.mark.parametrize(
-    ("shown", "extra"), [(0, 0), (1, 1), (3, 1), (4, 2), (7, 4), (12, 4), (13, 8), (18, 8)]
+    ("shown", "extra"), [(0, 0), (1, 1), (2, 1), (3, 2), (5, 4), (8, 4), (9, 8), (16, 8)]
 )
-def test_numbers_of_micro_batches_are_few_whatever_is_transferred(shown, extra):
-    """18 rows of groups in 6 micro-batches; the rest in none, or in a power of two of them."""
+def test_sizes_of_rows_are_few_whatever_is_transferred(shown, extra):
+    """18 answers of groups in two rows; the rest in none more of each, or in a power of two."""
     weight = np.zeros((2, 3, 6), np.float32)
     weight[0].flat[:shown] = 0.1
     view = view_of(samples=6, weight=weight)
-    batch = whole_mini_batch([view], [np.array([[1, 0], [1, 1], [1, 2]])], micro_batch_rows=3)
-    assert batch.source.shape == (1, 6 + extra, 3)
+    batch = whole_mini_batch([view], [np.array([[1, 0], [1, 1], [1, 2]])], 2)
+    assert batch.source.shape == (1, 2, 9 + extra)
     assert (batch.transfer_weight > 0).sum() == shown
 
 
@@ -224,10 +217,10 @@ def test_learners_of_a_group_are_stacked():
     pairs = np.array([[0, 1], [1, 0]])
     views = [view_of(learner=k) for k in (0, 1)]
     alone = [
-        whole_mini_batch([view], [pairs[::step]], 4)
+        whole_mini_batch([view], [pairs[::step]], 2)
         for view, step in zip(views, (1, -1), strict=True)
     ]
-    both = whole_mini_batch(views, [pairs, pairs[::-1]], 4)
+    both = whole_mini_batch(views, [pairs, pairs[::-1]], 2)
     for k, one in enumerate(alone):
         for mine, its in zip(jax.tree.leaves(both), jax.tree.leaves(one), strict=True):
             np.testing.assert_array_equal(mine[k], its[0])

@@ -94,7 +94,7 @@ def look(name="naive"):
     group = types.SimpleNamespace(
         name="b", algorithm=algorithm, indices=[LEARNER], agents=[agents[LEARNER]]
     )
-    training = types.SimpleNamespace(micro_batch_rows=5, group_size=G)
+    training = types.SimpleNamespace(micro_batch_tokens=20, group_size=G)
     run = types.SimpleNamespace(
         agents=agents,
         config=types.SimpleNamespace(training=training),

@@ -7,7 +7,8 @@ import pytest
 from tiny_runs import tiny_config
 
 from hacpo_jax.config import OptimizerConfig
-from hacpo_jax.training.update import apply_gradients, init_state, make_optimizer
+from hacpo_jax.training.optimizer import make_optimizer
+from hacpo_jax.training.update import apply_gradients, init_state
 from hacpo_jax.training.watch import LEAST_BFLOAT16_STEP, rounding_warnings
 
 

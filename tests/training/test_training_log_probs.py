@@ -33,16 +33,25 @@ def plain(hidden, table, targets, temperature, num_tokens, missing_ids=()):
     return jnp.take_along_axis(log_probs, targets[:, None], axis=1)[:, 0], entropy
 
 
-@pytest.mark.parametrize("block", [5, 37, 8192])
+def blockwise(hidden, table, targets, temperature, num_tokens, missing_ids=(), **how):
+    """Of one row of tokens."""
+    found = token_log_probs(
+        hidden[None], table, targets[None], temperature, num_tokens, missing_ids=missing_ids, **how
+    )
+    return tuple(x[0] for x in found[:2])
+
+
+@pytest.mark.parametrize(("block", "tokens"), [(5, 4), (37, 11), (8192, 2048)])
 @pytest.mark.parametrize(
     ("temperature", "num_tokens", "missing_ids"),
     # The last leaves out a whole block of 5, and the ends of others.
     [(1.0, V, ()), (0.7, 30, ()), (0.7, 30, (1, 10, 11, 12, 13, 14, 19, 28))],
 )
 def test_values_and_gradients_are_those_of_a_whole_log_softmax(
-    temperature, num_tokens, missing_ids, block
+    temperature, num_tokens, missing_ids, block, tokens
 ):
-    """Blocks that do not divide the vocabulary; ids that the tokenizer lacks have no mass."""
+    """Blocks that do not divide the vocabulary, nor the tokens; ids that the tokenizer lacks have
+    no mass."""
     hidden, table, targets = inputs()
     targets = jnp.where(jnp.isin(targets, jnp.asarray(missing_ids, int)), 2, targets)
     weights = np.random.default_rng(1).normal(size=(2, N)).astype(np.float32)
@@ -54,7 +63,8 @@ def test_values_and_gradients_are_those_of_a_whole_log_softmax(
 
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(hidden, table)
 
-    gradients, values = total(token_log_probs, temperature, num_tokens, block, missing_ids)
+    sized = functools.partial(blockwise, block=block, tokens=tokens)
+    gradients, values = total(sized, temperature, num_tokens, missing_ids)
     wanted_gradients, wanted = total(plain, temperature, num_tokens, missing_ids)
     for found, expected in zip(values, wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=3e-5)
@@ -64,11 +74,37 @@ def test_values_and_gradients_are_those_of_a_whole_log_softmax(
     assert not np.asarray(gradients[1])[unknown].any()
 
 
+@pytest.mark.parametrize("asked", ["none", "value"])
+def test_an_entropy_that_is_not_asked_for_changes_nothing_else(asked):
+    hidden, table, targets = inputs()
+
+    def loss(function, hidden, table):
+        log_probs, entropy = function(hidden, table, targets, 0.7, 30)
+        return (log_probs * jnp.arange(N)).sum() + entropy.sum(), (log_probs, entropy)
+
+    def total(function):
+        return jax.grad(functools.partial(loss, function), argnums=(0, 1), has_aux=True)
+
+    gradients, (log_probs, entropy) = total(
+        functools.partial(blockwise, entropy=asked, block=8, tokens=4)
+    )(hidden, table)
+
+    def without_slope(*arguments):
+        log_probs, entropy = plain(*arguments)
+        return log_probs, jax.lax.stop_gradient(entropy)
+
+    expected, (wanted, entropies) = total(without_slope)(hidden, table)
+    np.testing.assert_allclose(log_probs, wanted, atol=3e-5, rtol=1e-5)
+    np.testing.assert_allclose(entropy, entropies * (asked == "value"), atol=3e-5, rtol=1e-5)
+    for found, gradient in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=5e-5)
+
+
 def test_bfloat16_states_keep_a_float32_log_softmax():
     """bf16 logits spread over 60."""
     hidden, table, targets = inputs()
     hidden = (hidden * 4).astype(jnp.bfloat16)
-    log_probs, entropy = token_log_probs(hidden, table, targets, 1.0, V, 8)
+    log_probs, entropy = blockwise(hidden, table, targets, 1.0, V, block=8)
     logits = np.asarray(hidden, np.float64) @ np.asarray(table.astype(jnp.bfloat16), np.float64).T
     assert np.ptp(logits, axis=1).max() > 60
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -89,7 +125,7 @@ def sizes(jaxpr: core.Jaxpr):
 
 
 def test_nothing_of_the_size_of_the_logits_is_ever_computed():
-    rows, width, vocab, block = 64, 4, 1000, 100
+    rows, width, vocab, block, tokens = 64, 4, 1000, 100, 16
 
     def loss(function, hidden, table):
         targets = jnp.zeros(rows, jnp.int32)
@@ -101,4 +137,6 @@ def test_nothing_of_the_size_of_the_logits_is_ever_computed():
         return max(sizes(program(jnp.ones((rows, width)), jnp.ones((vocab, width))).jaxpr))
 
     assert largest(lambda h, t, y: plain(h, t, y, 1.0, vocab)) >= rows * vocab
-    assert largest(lambda h, t, y: token_log_probs(h, t, y, 1.0, vocab, block)) <= rows * block
+    sized = functools.partial(blockwise, block=block, tokens=tokens)
+    # One block of logits, or the table's gradient.
+    assert largest(lambda h, t, y: sized(h, t, y, 1.0, vocab)) <= max(tokens * block, vocab * width)

@@ -36,7 +36,7 @@ def config(tmp_path_factory):
         agents=SECTIONS,
         task={"verifier": {"name": "lucky_verifier:grade", "workers": 1}},
         algorithm={"name": "sgt", "kl_coef": 0.1, "max_peer_tokens": 4},
-        training={"group_size": 3, "micro_batch_rows": 12},
+        training={"group_size": 3},
     )
     trainer.train(config, Console())
     return config

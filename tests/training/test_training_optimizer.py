@@ -10,7 +10,8 @@ import pytest
 from tiny import QWEN2, random_params
 
 from hacpo_jax.config import OptimizerConfig
-from hacpo_jax.training.update import LearnerState, apply_gradients, make_optimizer
+from hacpo_jax.training.optimizer import make_optimizer
+from hacpo_jax.training.update import LearnerState, apply_gradients
 
 
 def step_sizes(config: OptimizerConfig, total_updates: int) -> list[float]:

@@ -27,7 +27,7 @@ SHORT = [
     "training.prompts_per_step=2",
     "training.mini_batch_prompts=2",
     "training.group_size=4",
-    "training.micro_batch_rows=4",
+    "training.micro_batch_tokens=64",
 ]
 
 

@@ -30,7 +30,7 @@ def run_of(dtype: str, **training):
             "unused",
             agents=("one", "three"),
             sampling={"max_new_tokens": 7, "temperature": 0.7},
-            training={"compute_dtype": dtype, "micro_batch_rows": 4, **training},
+            training={"compute_dtype": dtype, "micro_batch_tokens": 40, **training},
         )
     )
 

@@ -131,7 +131,7 @@ def test_a_transferred_answer_keeps_the_end_token_that_cross_ratios_leave_out():
     assert ids[-1] == step.run.agents[1].tokenizer.eos_id
     assert answer(view, 2, 5) == ids[:-1]
     assert transferred(view, 2, 5) == ids
-    batch = whole_mini_batch([view], [np.array([[1, 1], [2, 1]])], 100)
+    batch = whole_mini_batch([view], [np.array([[1, 1], [2, 1]])])
     rows = batch.answers.response_lengths[0].reshape(-1)
     weights = batch.transfer_weight[0].reshape(-1)
     assert rows[weights > 0].tolist() == [len(ids)]
@@ -143,8 +143,8 @@ def test_without_a_gated_prompt_the_rows_are_those_of_no_rescue(name):
     step = Step(run_of(name=name, rescue=RESCUE), REWARDS)
     plain = Step(run_of(name="gspo" if name == "gspo" else "grpo"), REWARDS)
     pairs = [np.array([[2, 0], [2, 1]])]
-    with_rescue = whole_mini_batch([step.view(2)], pairs, 4)
-    without = whole_mini_batch([plain.view(2)], pairs, 4)
+    with_rescue = whole_mini_batch([step.view(2)], pairs)
+    without = whole_mini_batch([plain.view(2)], pairs)
     assert not with_rescue.transfer_weight.any()
     np.testing.assert_array_equal(with_rescue.answers.mask, without.answers.mask)
     for field in ("advantages", "behavior_mean_log_prob", "source"):
@@ -154,35 +154,32 @@ def test_without_a_gated_prompt_the_rows_are_those_of_no_rescue(name):
 @pytest.mark.parametrize("order", ["own_first", "mixed"])
 @pytest.mark.parametrize("learner", [0, 1])
 def test_what_is_transferred_rides_with_the_learner_s_own_answers_to_its_prompt(order, learner):
-    """Each is in exactly one update of the step, after the rows of that update's groups."""
+    """Each is in exactly one update of the step, and shares the prompt of that update's groups."""
     step = Step(run_of(name="naive", rescue=RESCUE), REWARDS)
     view = step.view(learner)
     size = 3 if order == "mixed" else 1
     pairs = update_order(learner, 3, 2, size, share=True, order=order, rng=rngs(1)[0])
     seen = []
     for chosen in pairs:
-        batch = whole_mini_batch([view], [chosen], 2)
-        weights = batch.transfer_weight[0].reshape(-1)
-        answers = batch.answers.responses[0].reshape(len(weights), -1)
-        lengths = batch.answers.response_lengths[0].reshape(-1)
-        sources = batch.source[0].reshape(-1)
-        prompts = batch.answers.prompts[0].reshape(len(weights), -1)
-        assert not weights[: 3 * len(chosen)].any()
+        batch = whole_mini_batch([view], [chosen])
+        weights, sources = batch.transfer_weight[0, 0], batch.source[0, 0]
+        answers, lengths = batch.answers.responses[0, 0], batch.answers.response_lengths[0, 0]
+        prompts = batch.answers.prompts[0, 0][batch.answers.prompt_of[0, 0]]
         own = {int(p) for j, p in chosen if j == learner}
         expected = {at: w for at, w in SHOWN[learner].items() if at[1] // 3 in own}
         rows = np.flatnonzero(weights)
         assert len(rows) == len(expected)
+        assert batch.answers.prompts.shape[2] == len({int(p) for _, p in chosen})
         for row, ((source, i), weight) in zip(rows, sorted(expected.items()), strict=True):
             assert weights[row] == weight and sources[row] == source
             assert answers[row][: lengths[row]].tolist() == step.encoded(learner, source, i)
             np.testing.assert_array_equal(prompts[row], view.prompts[i // 3])
             seen.append((source, i))
-        # After them there is only filler, and the number of micro-batches has few values.
+        # After them there is only filler, of which there are few sizes.
         assert not lengths[3 * len(chosen) + len(rows) :].any()
-        least = -(-3 * len(chosen) // 2)
-        extra = batch.source.shape[1] - least
+        extra = batch.source.shape[2] - 3 * len(chosen)
         assert extra in (0, 1, 2, 4)
-        assert extra < 2 * max(len(rows) / 2, 1)
+        assert extra < 2 * max(len(rows), 1)
     assert sorted(seen) == sorted(SHOWN[learner])
 
 
@@ -190,7 +187,7 @@ def test_learners_of_a_group_are_filled_up_to_the_same_number_of_rows():
     """The one is shown three answers, the other none."""
     step = Step(run_of(name="sgt", rescue=RESCUE), REWARDS)
     views, _ = step.views(0)
-    batch = whole_mini_batch(views, [np.array([[k, 0], [k, 1]]) for k in (0, 2)], 6)
-    assert batch.transfer_weight.shape == (2, 2, 6)
+    batch = whole_mini_batch(views, [np.array([[k, 0], [k, 1]]) for k in (0, 2)])
+    assert batch.transfer_weight.shape == (2, 1, 6 + 4)
     assert (batch.transfer_weight > 0).sum(axis=(1, 2)).tolist() == [3, 0]
-    assert not batch.answers.response_lengths[1, 1].any()
+    assert not batch.answers.response_lengths[1, 0, 6:].any()

@@ -43,7 +43,7 @@ def config_of(run_dir: Path, steps: int) -> Config:
         agents=(AGENTS["one"] | warm, AGENTS["three"] | warm),
         task={"train": source, "eval": {"same": source | {"limit": 2}}},
         algorithm={"name": "hacpo", "kl_coef": 0.01, "minibatch_order": "mixed"},
-        training={"steps": steps, "mini_batch_prompts": 2, "micro_batch_rows": 6},
+        training={"steps": steps, "mini_batch_prompts": 2},
         # Shaped like a step's draws, so that one program serves both.
         evaluation={"every": 2, "samples": 3, "temperature": 1.0},
         checkpoint={"every": 1},

@@ -17,10 +17,11 @@ from tiny import (
     log_softmax,
     stacked,
 )
-from training_cases import POLICY, answers_of
+from training_cases import POLICY, answers_of, cuts_of
 
+from hacpo_jax.models import Answers
 from hacpo_jax.rollout import Sampler, answer, answer_keys, pad_left
-from hacpo_jax.training.scoring import Answers, answer_log_probs, score
+from hacpo_jax.training.scoring import answer_log_probs, score
 
 RESPONSES = [[1, 2, 3, 4], [9, 2], [0]]
 scored = functools.partial(jax.jit, static_argnums=2)(answer_log_probs)
@@ -37,11 +38,11 @@ def expected(row: int, response: tuple[int, ...]) -> np.ndarray:
 def test_padding_changes_nothing(width, longest):
     """0 and 3 pads on the left; answers of 4, 2 and 1 tokens in one batch; arbitrary pad ids."""
     answers = answers_of(PROMPTS, RESPONSES, width, longest)
-    log_probs, entropy = map(np.asarray, scored(llama_params(), answers, POLICY))
+    log_probs, entropy = (np.asarray(x)[0] for x in scored(llama_params(), answers, POLICY))
     assert log_probs.shape == entropy.shape == (3, longest)
     assert np.isfinite(log_probs).all()
     assert np.isfinite(entropy).all()
-    assert answers.mask.sum(axis=1).tolist() == [4, 2, 1]
+    assert answers.mask.sum(axis=2).tolist() == [[4, 2, 1]]
     for row, response in enumerate(RESPONSES):
         found = log_probs[row, : len(response)]
         np.testing.assert_allclose(found, expected(row, tuple(response)), atol=2e-5)
@@ -62,14 +63,16 @@ def test_trainer_and_sampler_agree_token_by_token(temperature, num_tokens, missi
     keys = answer_keys(0, [0], 0, range(3), 4)
     rollouts = answer(stacked(llama_params()), PROMPTS, keys, spec, max_rows=64)
     answers = Answers(
-        prompts=np.repeat(pad_left(PROMPTS, 6), 4, axis=0),
-        prompt_lengths=np.repeat([len(prompt) for prompt in PROMPTS], 4),
-        responses=rollouts.tokens.reshape(12, -1),
-        response_lengths=rollouts.lengths.reshape(12),
+        prompts=pad_left(PROMPTS, 6)[None, None],
+        prompt_lengths=np.array([[[len(prompt) for prompt in PROMPTS]]]),
+        responses=rollouts.tokens.reshape(1, 1, 12, -1),
+        response_lengths=rollouts.lengths.reshape(1, 1, 12),
+        prompt_of=np.repeat(np.arange(3), 4)[None, None],
     )  # type: ignore[arg-type]
     policy = dataclasses.replace(POLICY, temperature=temperature, **known)
-    micro_batches = jax.tree.map(lambda x: x.reshape(1, 3, 4, *x.shape[1:]), answers)
-    found = score(stacked(llama_params()), micro_batches, spec=policy).reshape(12, -1)
-    gaps = np.abs(np.asarray(found) - rollouts.log_probs.reshape(12, -1))[answers.mask]
+    cuts = cuts_of(answers, 5)
+    assert len(cuts) == 3
+    found = np.asarray(score(stacked(llama_params()), answers, cuts, spec=policy))
+    gaps = np.abs(found - rollouts.log_probs.reshape(found.shape))[np.asarray(answers.mask)]
     assert gaps.size > 30
     assert gaps.max() < 1e-4

@@ -10,6 +10,7 @@ from made_step import INDICES, VALID, G, Step, run_of, standardised
 from one_process import whole_mini_batch
 from tiny import full_log_probs
 
+from hacpo_jax.training.cuts import make_cuts
 from hacpo_jax.training.update import gradients_of, init_state, update
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -82,18 +83,27 @@ def expected_loss(name: str) -> float:
     return float(loss)
 
 
-def batch_of(name: str, rows: int):
+def batch_of(name: str, rows: int = 1):
     return whole_mini_batch([step_of(name).view(LEARNER)], [np.array(PAIRS[name])], rows)
+
+
+def cut(batch, tokens: int):
+    """Its micro-batches of at most so many tokens in a row."""
+    answers = batch.answers
+    sizes = (answers.prompts.shape[-1], tokens, answers.responses.shape[-1])
+    return make_cuts(answers.response_lengths, answers.prompt_of, *sizes)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_loss_on_shared_answers_is_that_of_plain_forward_passes(name):
-    step, batch = step_of(name), batch_of(name, 100)
+    step, batch = step_of(name), batch_of(name)
     group = step.run.groups[step.run.place(step.run.agents[LEARNER])[0]]
     params = jax.tree.map(lambda x: jnp.array(x[None]), member_params(step))
     state = init_state(params, group.optimizer, 10)
     spec = step.run.update_spec(group)
-    _, metrics = update(state, batch, np.array([LEARNER]), np.int32(0), spec=spec)
+    cuts = cut(batch, 10_000)
+    assert len(cuts) == 1
+    _, metrics = update(state, batch, cuts, np.array([LEARNER]), np.int32(0), spec=spec)
     loss = expected_loss(name)
     assert abs(loss) > 0.01
     assert float(metrics["loss"][0]) == pytest.approx(loss, rel=2e-4, abs=2e-5)
@@ -104,15 +114,22 @@ def test_the_loss_on_shared_answers_is_that_of_plain_forward_passes(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_gradients_on_shared_answers_do_not_depend_on_micro_batches(name):
-    """Divisors are counted over the whole mini-batch: tokens, sequences, and gated prompts."""
+    """Divisors are counted over the whole mini-batch: tokens, sequences, and gated prompts.
+
+    Nor on how many rows it is laid in.
+    """
     step = step_of(name)
     group = step.run.groups[step.run.place(step.run.agents[LEARNER])[0]]
-    spec, params = step.run.update_spec(group), member_params(step)
-    gradient = jax.jit(gradients_of, static_argnames="spec")
-    found = []
-    for rows in (100, 5, 1):
-        batch = jax.tree.map(lambda x: jnp.asarray(x[0]), batch_of(name, rows))
-        found.append(gradient(params, batch, LEARNER, 0, spec=spec)[0])
+    spec = step.run.update_spec(group)
+    params, learners = jax.tree.map(lambda x: x[None], member_params(step)), np.array([LEARNER])
+    found, counts = [], []
+    for rows, tokens in ((1, 10_000), (1, 30), (1, 1), (2, 100)):
+        batch = batch_of(name, rows)
+        cuts = cut(batch, tokens)
+        counts.append(len(cuts))
+        sums = gradients_of(params, batch, cuts, learners, np.int32(0), spec=spec)
+        found.append(sums.gradient)
+    assert counts[0] == 1 < counts[1] < counts[2]
     # Made-up denominators are far from the policy, so that gradients may be small.
     largest = max(abs(np.asarray(leaf)).max() for leaf in jax.tree.leaves(found[0]))
     assert largest > 1e-4

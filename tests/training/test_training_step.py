@@ -39,7 +39,7 @@ METRICS = {
 # Alike in all runs here, so that each decode is compiled once.
 DRAWS = {
     "sampling": {"max_new_tokens": 4, "temperature": 0.6},
-    "training": {"group_size": 4, "micro_batch_rows": 8},
+    "training": {"group_size": 4, "micro_batch_tokens": 100},
 }
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from tiny import LLAMA, VOCAB
 
-from hacpo_jax.models import bind
-from hacpo_jax.training.scoring import Answers, PolicySpec
+from hacpo_jax.models import Answers, bind
+from hacpo_jax.training.scoring import Cut, PolicySpec
 
 POLICY = PolicySpec(
     model=LLAMA, temperature=0.7, num_tokens=VOCAB, dtype=jnp.dtype("float32"), remat=True
@@ -19,15 +19,38 @@ POLICY = PolicySpec(
 def answers_of(
     prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], width: int, longest: int
 ) -> Answers:
-    """Rows `[N, ...]` whose padding holds arbitrary ids: masks come from lengths alone."""
+    """One row `[1, N, ...]`, whose padding holds arbitrary ids: masks come from lengths alone.
+
+    Answers to the same prompt share it.
+    """
     noise = np.random.default_rng(width * 100 + longest)
-    tokens = noise.integers(0, VOCAB, (len(prompts), width)).astype(np.int32)
-    answers = noise.integers(0, VOCAB, (len(prompts), longest)).astype(np.int32)
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        tokens[i, width - len(prompt) :] = prompt
-        answers[i, : len(response)] = response
-    lengths = [np.array([len(row) for row in rows], np.int32) for rows in (prompts, responses)]
-    return Answers(tokens, lengths[0], answers, lengths[1])  # type: ignore[arg-type]
+    distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+    tokens = noise.integers(0, VOCAB, (len(distinct), width)).astype(np.int32)
+    answers = noise.integers(0, VOCAB, (len(responses), longest)).astype(np.int32)
+    for row, prompt in zip(tokens, distinct, strict=True):
+        row[width - len(prompt) :] = prompt
+    for row, response in zip(answers, responses, strict=True):
+        row[: len(response)] = response
+    lengths = [np.array([len(row) for row in rows], np.int32) for rows in (distinct, responses)]
+    prompt_of = np.array([distinct.index(tuple(prompt)) for prompt in prompts], np.int32)
+    fields = (tokens, lengths[0], answers, lengths[1], prompt_of)
+    return Answers(*(x[None] for x in fields))  # type: ignore[arg-type]
+
+
+def cuts_of(answers: Answers, size: int) -> list[Cut]:
+    """Micro-batches of `size` answers as they come, each with all prompts of `[A, R, N, ...]`."""
+    lead, total = answers.response_lengths.shape[:-1], answers.response_lengths.shape[-1]
+    prompts = np.broadcast_to(
+        np.arange(answers.prompts.shape[-2], dtype=np.int32), answers.prompts.shape[:-1]
+    )
+    cuts = []
+    for start in range(0, total, size):
+        places = np.arange(start, start + size, dtype=np.int32)  # beyond the end is filler
+        prompt_of = np.asarray(answers.prompt_of)[..., np.minimum(places, total - 1)]
+        places = np.broadcast_to(np.minimum(places, total), (*lead, size))
+        width = answers.responses.shape[-1]
+        cuts.append(Cut(places, prompts, prompt_of, width))  # type: ignore[arg-type]
+    return cuts
 
 
 @functools.partial(jax.jit, static_argnums=(3,))

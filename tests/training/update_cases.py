@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import llama_params, stacked
-from training_cases import POLICY, answers_of, plain_log_probs, plain_rows
+from training_cases import POLICY, answers_of, cuts_of, plain_log_probs, plain_rows
 
 from hacpo_jax.config import Algorithm, OptimizerConfig
 from hacpo_jax.training.objective import make_objective
@@ -82,10 +82,8 @@ def means(values: np.ndarray) -> np.ndarray:
     return (values * MASK).sum(axis=1) / LENGTHS
 
 
-def batch_of(
-    longest: int = 4, rows: int = 8, *, garbage: float = 0.0, count: int = ROWS
-) -> MiniBatch:
-    """`[1, count / rows, rows, ...]`; `garbage` stands wherever nothing may count.
+def batch_of(longest: int = 4, *, garbage: float = 0.0, count: int = ROWS) -> MiniBatch:
+    """`[1, 1, count, ...]`; `garbage` stands wherever nothing may count.
 
     The first 8 rows are those of the policy loss, all 12 have those of a rescue.
     """
@@ -95,28 +93,27 @@ def batch_of(
         return np.pad(np.where(IN_POLICY, values, garbage), ((0, 0), (0, longest - 4)))
 
     filler = ~IN_POLICY.any(axis=1)
-    batch = MiniBatch(
-        answers=answers_of(PROMPTS, RESPONSES, 4 + longest // 2, longest),
-        source=SOURCES,
-        advantages=np.where(filler, garbage, ADVANTAGES),
-        behavior_mean_log_prob=np.where(filler, garbage, means(log_probs) - np.log(RATIOS)),
-        old_log_probs=tokens(log_probs + OLD_NOISE),
-        reference_log_probs=tokens(log_probs + REFERENCE_NOISE),
-        transfer_weight=WEIGHTS,
-    )  # type: ignore[arg-type]
+    fields = {
+        "source": SOURCES,
+        "advantages": np.where(filler, garbage, ADVANTAGES),
+        "behavior_mean_log_prob": np.where(filler, garbage, means(log_probs) - np.log(RATIOS)),
+        "old_log_probs": tokens(log_probs + OLD_NOISE),
+        "reference_log_probs": tokens(log_probs + REFERENCE_NOISE),
+        "transfer_weight": WEIGHTS,
+    }
+    answers = answers_of(PROMPTS[:count], RESPONSES[:count], 4 + longest // 2, longest)
+    batch = MiniBatch(answers=answers, **{name: x[None, :count] for name, x in fields.items()})
     return jax.tree.map(
-        lambda x: jnp.asarray(
-            x[:count].astype(np.float32) if x.dtype == np.float64 else x[:count]
-        ).reshape(1, count // rows, rows, *x.shape[1:]),
-        batch,
+        lambda x: jnp.asarray(x.astype(np.float32) if x.dtype == np.float64 else x)[None], batch
     )
 
 
-def updated(name="hacpo", batch=None, *, params=None, learners=(LEARNER,), coef=0.0):
+def updated(name="hacpo", batch=None, *, rows=ROWS, params=None, learners=(LEARNER,), coef=0.0):
+    """An update in micro-batches of so many answers."""
     state = init_state(params or stacked(llama_params()), OPTIMIZER, 10)
     batch = batch_of() if batch is None else batch
-    spec = spec_of(name, coef)
-    state, metrics = update(state, batch, np.array(learners), np.int32(INDEX), spec=spec)
+    spec, cuts = spec_of(name, coef), cuts_of(batch.answers, rows)
+    state, metrics = update(state, batch, cuts, np.array(learners), np.int32(INDEX), spec=spec)
     return jax.device_get(state), jax.device_get(metrics)
 
 

@@ -56,7 +56,7 @@ def lucky_run(agents=("one", "two"), *, odds=3, training=None, **algorithm) -> R
             # Answers of peers are as long as own ones at most, so that one width serves.
             algorithm={"name": "grpo", "max_peer_tokens": 4, **algorithm},
             sampling={"max_new_tokens": 4, "temperature": 0.6},
-            training={"group_size": 3, "micro_batch_rows": 12, **(training or {})},
+            training={"group_size": 3, **(training or {})},
         )
     )
     grader = InProcessGrader(lambda response, answer: zlib.crc32(response.encode()) % odds == 0)
