@@ -46,6 +46,13 @@ class Layout:
         """Parts of the rows that this process holds."""
         return self.rows // self.processes
 
+    @property
+    def row_owners(self) -> np.ndarray:
+        """`[rows]`, the process that holds each part of the rows."""
+        if self.processes == 1:
+            return np.zeros(self.rows, int)
+        return np.array([device.process_index for device in self.mesh.devices[0, :, :, 0].flat])
+
     def mine(self, count: int) -> np.ndarray:
         """Which of `count` things this process takes: every H-th, so that any run of them is
         spread over all H processes."""
