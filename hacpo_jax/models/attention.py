@@ -81,9 +81,9 @@ def shared_prompt_attention(
     """Attention of one new token per response over its prompt, its earlier tokens and itself.
 
     The prompt's keys are stored once for the G responses to it, and the new token's own key is
-    taken as an argument, so nothing is copied and the cache is only read. All rows write to the same
-    place in turn, and begin at different times: so what a row sees is told by how long ago each
-    place was written.
+    taken as an argument, so nothing is copied and the cache is only read. Rows write to one place
+    in turn but began at different times: so what a row sees is told by how long ago a place was
+    written.
 
     Args:
       q: `[P, G, heads, head_dim]`, G responses to each of P prompts.

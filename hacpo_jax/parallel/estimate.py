@@ -1,9 +1,10 @@
 """FLOPs of one step of one agent, from shapes alone.
 
 Only products of matrices are counted, 2·m·n·k each, exactly as the programs make them: prompts are
-answered from one prefill, decoding attends to the whole cache whatever is filled, every row of an
-update is as wide as the widest, and filler counts. What is done per element (norms, rotations,
-softmax, sampling, AdamW) is left out: about 3% of a small model's work and less of a large one's.
+answered from one prefill, decoding attends to the whole cache whatever is filled (it grows, see
+`hacpo_jax.rollout.ring_widths`), every row of an update is as wide as the widest, and filler
+counts. What is done per element (norms, rotations, softmax, sampling, AdamW) is left out: about 3%
+of a small model's work and less of a large one's.
 
 All functions give one device's share: rows are divided by the `data` and `fsdp` axes, rounded up
 since a device with fewer rows waits for the others, heads, MLP and vocabulary by the `tensor` axis.
@@ -14,6 +15,7 @@ import dataclasses
 from hacpo_jax.models import AttentionKind, ModelConfig
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+from hacpo_jax.rollout import ring_widths
 from hacpo_jax.training.log_probs import BLOCK
 
 ONE = MeshSizes()
@@ -60,7 +62,7 @@ class RolloutFlops:
 
     Args:
       prefill: layers over every prompt once.
-      prefill_head: logits of the first token of each answer.
+      prefill_head: logits of the first token, once for the answers to a prompt.
       decode: layers over every further token, at the longest answer.
       decode_head: logits of the same.
     """
@@ -149,20 +151,29 @@ def step_flops(work: GroupWork, mesh: MeshSizes = ONE) -> StepFlops:
 
 
 def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> RolloutFlops:
-    """Prefill once per prompt, then C - 1 tokens of G answers to each, in chunks of prompts."""
+    """Prefill once per prompt, then C - 1 tokens of G answers to each, all slots filled at once."""
     prompts = share(sizes.chunk_prompts, mesh.rows)
     answers, steps = prompts * sizes.samples, sizes.answer_tokens - 1
-    cached = sizes.prompt_tokens + max(steps, 1)
-    # Keys and values of the cache, and the new token's own key; its value is one factor each.
-    attended = answers * (2 * cached + 1)
+    # Keys and values of the prompt and of the ring, and the new token's own key; its value is one
+    # factor each.
+    attended = answers * (2 * (steps * sizes.prompt_tokens + ring_places(sizes)) + steps)
     prefill = forward_flops(model, prompts, sizes.prompt_tokens, sizes.attention, mesh)
-    one_token = products_flops(model, answers, attended, mesh)
-    head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
+    tokens = products_flops(model, answers * steps, attended, mesh)
+    head = 2 * prompts * model.hidden_size * share(model.vocab_size, mesh.tensor)
     return RolloutFlops(
         prefill=sizes.chunks * prefill.total,
         prefill_head=sizes.chunks * head,
-        decode=sizes.chunks * steps * one_token.total,
-        decode_head=sizes.chunks * steps * head,
+        decode=sizes.chunks * tokens.total,
+        decode_head=sizes.chunks * steps * sizes.samples * head,
+    )
+
+
+def ring_places(sizes: StepSizes) -> int:
+    """Places of the ring that an answer attends to, added up over its tokens but the first."""
+    widths = ring_widths(sizes.answer_tokens)
+    grown = zip((0, *widths), widths, strict=False)
+    return (
+        sum((width - before) * width for before, width in grown) if sizes.answer_tokens > 1 else 0
     )
 
 

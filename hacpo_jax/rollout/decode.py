@@ -133,7 +133,7 @@ class Progress:
 
 @functools.partial(jax.jit, static_argnames="spec")
 def gather_weights(params, *, spec: DecodeSpec):
-    """Parameters `[A, ...]` as `prefill` and `decode` want them; see `hacpo_jax.models.gathered`."""
+    """Parameters `[A, ...]` as the other programs want them; see `hacpo_jax.models.gathered`."""
     return gathered(spec.model, params, spec.dtype)
 
 

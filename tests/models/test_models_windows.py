@@ -77,7 +77,9 @@ def test_new_tokens_see_the_newest_of_prompt_and_answer(window, lengths, filled,
     prompt = KeyValues(*normal(2, 2, KV_HEADS, 5, SIZE))
     generated = KeyValues(*normal(2, 2, answers, KV_HEADS, room, SIZE))
     valid = np.arange(5) >= 5 - np.array(lengths)[:, None]
-    positions = np.array(lengths)[:, None] + np.broadcast_to(np.array(filled)[:, None], (2, answers))
+    positions = np.array(lengths)[:, None] + np.broadcast_to(
+        np.array(filled)[:, None], (2, answers)
+    )
     limit = None if window is None else jnp.array(window)
     # The place `written` was written last, the one before it before that.
     ages = np.array([(written - place) % room for place in range(room)])
