@@ -14,9 +14,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
 from hacpo_jax.models.lora import agent_axes
+from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import Axes, constrain, num_shards, over_agents
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
@@ -137,12 +139,18 @@ def gather_weights(params, *, spec: DecodeSpec):
     return gathered(spec.model, params, spec.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "shape", "width"))
-def empty_ring(*, spec: DecodeSpec, shape: tuple[int, ...], width: int) -> KeyValues:
-    """For answers `[A, N, G]`."""
+def empty_ring(spec: DecodeSpec, rows: tuple[int, ...], width: int, layout: Layout) -> KeyValues:
+    """For answers `[A, N, G]` on a mesh: keys and values `[L, A, N, G, kv_heads, width, D]`."""
     c = spec.model
-    zeros = jnp.zeros((c.num_layers, *shape, c.num_kv_heads, width, c.head_dim), spec.dtype)
-    return KeyValues(constrain(zeros, *CACHE_AXES), constrain(zeros, *CACHE_AXES))
+    shape = (c.num_layers, *rows, c.num_kv_heads, width, c.head_dim)
+    sharding = layout.sharding(CACHE_AXES, shape)
+    return KeyValues(*(_zeros(shape, spec.dtype, sharding) for _ in range(2)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _zeros(shape: tuple[int, ...], dtype: jnp.dtype, sharding: NamedSharding) -> jax.Array:
+    """Made where they belong: a program without arguments would run on the first device."""
+    return jax.lax.with_sharding_constraint(jnp.zeros(shape, dtype), sharding)
 
 
 @functools.partial(jax.jit, static_argnames="width")

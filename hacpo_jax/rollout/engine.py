@@ -144,7 +144,7 @@ class _Slots:
         self._unread: list[tuple[np.ndarray, np.ndarray, Drawn]] = []
         self._widths, self._at = ring_widths(spec.max_new_tokens), 0
         shape = (jobs.agents, count, chunk.samples)
-        self._ring = empty_ring(spec=spec, shape=shape, width=self._widths[0])
+        self._ring = empty_ring(spec, shape, self._widths[0], layout)
         self._prompts, self._rows = self._read(self._schedule.enter(count // layout.rows))
 
     def run(self) -> None:
@@ -211,7 +211,8 @@ class _Slots:
     def _resize(self, width: int) -> None:
         """Keys first and then values, each let go of before the next is made."""
         at, before = np.int32(self._at), self._ring.keys.shape[-2]
-        keys, values, self._ring = self._ring.keys, self._ring.values, None
+        keys, values = self._ring.keys, self._ring.values
+        del self._ring
         keys = resize_ring(keys, at, width=width)
         values = resize_ring(values, at, width=width)
         self._ring, self._at = KeyValues(keys, values), min(before, width) % width

@@ -22,6 +22,7 @@ from tiny import (
 )
 
 from hacpo_jax.models import Decoder, bind, load_model
+from hacpo_jax.parallel.layout import one_device
 from hacpo_jax.rollout import Sampler, answer, answer_keys, pad_left
 from hacpo_jax.rollout.decode import decode, empty_ring, prefill
 
@@ -178,7 +179,7 @@ def test_filler_rows_end_at_once_with_no_tokens():
     keys = jax.random.key_data(answer_keys(0, (0,), 0, [0, 7, 1], 4))
     lengths, active = np.array([5, 1, 2]), np.array([True, False, True])
     prompts, rows, first = prefill(weights, padded, lengths, keys, active, spec=DECODE)
-    ring = empty_ring(spec=DECODE, shape=(1, 3, 4), width=6)
+    ring = empty_ring(DECODE, (1, 3, 4), 6, one_device())
     _, _, further, told = decode(weights, prompts, rows, ring, 0, 6, 3, spec=DECODE)
     for drawn in (first, further):
         assert not drawn.counts[0, 1].any()

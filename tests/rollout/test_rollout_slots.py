@@ -23,7 +23,7 @@ SPEC = DecodeSpec(
     model=dataclasses.replace(LLAMA, windows=(None, 9)),
     sampler=Sampler(0.9),
     max_new_tokens=LONGEST,
-    stop_ids=(0, 2),
+    stop_ids=(0, 2, 17, 21, 33),
     num_tokens=VOCAB,
     dtype=np.dtype("float32"),
 )
@@ -120,6 +120,12 @@ def test_meshes_change_no_sample(mesh):
     check(drawn(16 if sizes.rows == 8 else 8, layout))
     # One program for each width of the ring, whichever prompts came when.
     assert programs.decode._cache_size() - before <= 3
+
+
+def test_a_device_of_its_own_does_all_the_work():
+    """Not the first one, where arrays lie that nobody has placed."""
+    layout = Layout(make_mesh(MeshSizes(), jax.devices()[3:4]))
+    check(drawn(6, layout))
 
 
 def test_prompts_that_enter_do_not_move_between_devices():
