@@ -357,7 +357,7 @@ def _laid(tree):
 
 
 def _laid_rows(rows: Rows) -> Rows:
-    return Rows(*_laid((rows.newest, rows.stopped)), constrain(rows.drawn, "rows"))
+    return Rows(_laid(rows.newest), _laid(rows.stopped), constrain(rows.drawn, "rows"))
 
 
 def _stops(tokens: jax.Array, spec: DecodeSpec) -> jax.Array:

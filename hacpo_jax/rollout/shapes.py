@@ -1,5 +1,7 @@
 """Shapes of what the programs of a rollout are given, as they lie on the mesh of a group."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -65,6 +67,6 @@ class SlotShapes:
         half = self._array(shape, self._spec.dtype, *CACHE_AXES)
         return KeyValues(half, half)
 
-    def _keys(self) -> jax.ShapeDtypeStruct:
+    def _keys(self) -> Any:
         like = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
         return self._array((*self._rows, *like.shape), like.dtype, *ROW_AXES)
