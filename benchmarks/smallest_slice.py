@@ -90,7 +90,10 @@ def largest_first(programs) -> Iterator[tuple[str, str]]:
     """Names of groups and programs; updates and decodes of the largest agents first."""
     groups = sorted(programs.groups, key=lambda group: -residents(programs, group).total)
     jobs = [(g.name, job.name) for g in groups for job in GroupShapes(programs, g).jobs()]
-    order = ("evaluate", "update", "decode", "snapshot", "score")
+    order = (
+        *("evaluate", "update", "decode", "evaluate_prefill", "prefill"),
+        *("snapshot", "score", "gather"),
+    )
     yield from sorted(jobs, key=lambda pair: order.index(pair[1]))
 
 

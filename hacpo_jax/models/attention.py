@@ -111,13 +111,16 @@ def shared_prompt_attention(
     prompt: KeyValues,
     prompt_valid: jax.Array,
     generated: KeyValues,
+    ages: jax.Array,
     num_generated: jax.Array,
     window: jax.Array | None = None,
 ) -> jax.Array:
     """Attention of one new token per response over its prompt, its earlier tokens and itself.
 
     The prompt's keys are stored once for the G responses to it, and the new token's own key is
-    taken as an argument, so nothing is copied and the cache is only read.
+    taken as an argument, so nothing is copied and the cache is only read. Rows write to one place
+    in turn but began at different times: so what a row sees is told by how long ago a place was
+    written.
 
     Args:
       q: `[P, G, heads, head_dim]`, G responses to each of P prompts.
@@ -127,7 +130,8 @@ def shared_prompt_attention(
       prompt: keys and values of one layer, `[P, kv_heads, S, head_dim]`.
       prompt_valid: `[P, S]`, False at padding.
       generated: keys and values of one layer, `[P, G, kv_heads, C, head_dim]`.
-      num_generated: how many of the C positions are filled, the same for every row.
+      ages: `[C]`, how many tokens each place was written before the newest one, in any order.
+      num_generated: `[P]`, tokens of each prompt's responses that are in `generated`: the newest.
       window: scalar, how many tokens are seen, the new one included; None for all.
 
     Returns:
@@ -141,14 +145,13 @@ def shared_prompt_attention(
     over_generated = jnp.einsum("pgkrd,pgkcd->pgkrc", q, generated.keys, **f32)
     over_itself = jnp.einsum("pgkrd,pgkd->pgkr", q, k, **f32)[..., None]
     seen = prompt_valid[:, None, :]  # [P, 1 or G, S]
-    place = jnp.arange(generated.keys.shape[3])
-    filled = place < num_generated
+    own = ages < num_generated[:, None]  # [P, C]
     if window is not None:
         prompt_positions = jnp.cumsum(prompt_valid, axis=1) - 1
         seen &= positions[:, :, None] - prompt_positions[:, None, :] < window
-        filled &= num_generated - place < window
+        own &= ages + 1 < window
     over_prompt = jnp.where(seen[:, :, None, None, :], over_prompt, MASKED)
-    over_generated = jnp.where(filled, over_generated, MASKED)
+    over_generated = jnp.where(own[:, None, None, None, :], over_generated, MASKED)
     logits = jnp.concatenate([over_prompt, over_generated, over_itself], axis=-1)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     split = prompt.keys.shape[2]

@@ -287,6 +287,7 @@ class Decoder(nnx.Module):
         prompt: KeyValues,
         prompt_valid: jax.Array,
         generated: KeyValues,
+        ages: jax.Array,
         num_generated: jax.Array,
         *,
         dtype: jnp.dtype,
@@ -301,12 +302,13 @@ class Decoder(nnx.Module):
           prompt: `[L, P, kv_heads, S, D]`, stored once per prompt.
           prompt_valid: `[P, S]`, False at padding.
           generated: `[L, P, G, kv_heads, C, D]`, only read.
-          num_generated: scalar, filled positions of `generated`.
+          ages: `[C]`, how many tokens each place of `generated` was written before the newest.
+          num_generated: `[P]`, how many of the newest places hold a prompt's own responses.
           dtype: dtype of the activations.
 
         Returns:
           Hidden states `[P, G, H]` and the new token's keys and values `[L, P, G, kv_heads, D]`,
-          which the caller writes at `num_generated`.
+          which the caller writes at one place for all, the oldest.
         """
 
         def run(layer: Layer, window, x, cos, sin, prompt_slice, generated_slice):
@@ -319,6 +321,7 @@ class Decoder(nnx.Module):
                     prompt_slice,
                     prompt_valid,
                     generated_slice,
+                    ages,
                     num_generated,
                     window,
                 )

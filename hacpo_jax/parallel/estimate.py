@@ -2,9 +2,9 @@
 
 Only products of matrices are counted, 2·m·n·k each, exactly as the programs make them: prompts are
 answered from one prefill and scored and learned from in one pass, decoding attends to the whole
-cache whatever is filled, every answer is as long as the longest, and filler counts. What is done
-per element (norms, rotations, softmax, sampling, AdamW) is left out: about 3% of a small model's
-work and less of a large one's.
+cache whatever is filled (it grows, see `hacpo_jax.rollout.ring_widths`), every answer is as long as
+the longest, and filler counts. What is done per element (norms, rotations, softmax, sampling,
+AdamW) is left out: about 3% of a small model's work and less of a large one's.
 
 All functions give one device's share: rows are divided by the `data` and `fsdp` axes, rounded up
 since a device with fewer rows waits for the others, heads, MLP and vocabulary by the `tensor` axis.
@@ -17,6 +17,7 @@ import numpy as np
 from hacpo_jax.models import AttentionKind, ModelConfig
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+from hacpo_jax.rollout import ring_widths
 from hacpo_jax.training.cuts import Load
 from hacpo_jax.training.log_probs import BLOCK, token_blocks
 
@@ -64,7 +65,7 @@ class RolloutFlops:
 
     Args:
       prefill: layers over every prompt once.
-      prefill_head: logits of the first token of each answer.
+      prefill_head: logits of the first token, once for the answers to a prompt.
       decode: layers over every further token, at the longest answer.
       decode_head: logits of the same.
     """
@@ -153,21 +154,30 @@ def step_flops(work: GroupWork, mesh: MeshSizes = ONE) -> StepFlops:
 
 
 def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> RolloutFlops:
-    """Prefill once per prompt, then C - 1 tokens of G answers to each, in chunks of prompts."""
+    """Prefill once per prompt, then C - 1 tokens of G answers to each, all slots filled at once."""
     prompts = share(sizes.chunk_prompts, mesh.rows)
     answers, steps = prompts * sizes.samples, sizes.answer_tokens - 1
-    cached = sizes.prompt_tokens + max(steps, 1)
-    # Keys and values of the cache, and the new token's own key; its value is one factor each.
-    attended = answers * (2 * cached + 1)
+    # Keys and values of the prompt and of the ring, and the new token's own key; its value is one
+    # factor each.
+    attended = answers * (2 * (steps * sizes.prompt_tokens + ring_places(sizes)) + steps)
     alone = Load(prompts, sizes.prompt_tokens, 0, 0)
     prefill = forward_flops(model, alone, sizes.attention, mesh)
-    one_token = products_flops(model, answers, attended, mesh)
-    head = 2 * answers * model.hidden_size * share(model.vocab_size, mesh.tensor)
+    tokens = products_flops(model, answers * steps, attended, mesh)
+    head = 2 * prompts * model.hidden_size * share(model.vocab_size, mesh.tensor)
     return RolloutFlops(
         prefill=sizes.chunks * prefill.total,
         prefill_head=sizes.chunks * head,
-        decode=sizes.chunks * steps * one_token.total,
-        decode_head=sizes.chunks * steps * head,
+        decode=sizes.chunks * tokens.total,
+        decode_head=sizes.chunks * steps * sizes.samples * head,
+    )
+
+
+def ring_places(sizes: StepSizes) -> int:
+    """Places of the ring that an answer attends to, added up over its tokens but the first."""
+    widths = ring_widths(sizes.answer_tokens)
+    grown = zip((0, *widths), widths, strict=False)
+    return (
+        sum((width - before) * width for before, width in grown) if sizes.answer_tokens > 1 else 0
     )
 
 

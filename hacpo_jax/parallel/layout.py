@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
-from hacpo_jax.parallel.rules import Axes, partition_spec
+from hacpo_jax.parallel.rules import GATHERED, Axes, partition_spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,13 @@ class Layout:
     def local_rows(self) -> int:
         """Parts of the rows that this process holds."""
         return self.rows // self.processes
+
+    @property
+    def row_owners(self) -> np.ndarray:
+        """`[rows]`, the process that holds each part of the rows."""
+        if self.processes == 1:
+            return np.zeros(self.rows, int)
+        return np.array([device.process_index for device in self.mesh.devices[0, :, :, 0].flat])
 
     def mine(self, count: int) -> np.ndarray:
         """Which of `count` things this process takes: every H-th, so that any run of them is
@@ -85,6 +93,16 @@ class Layout:
             shapes,
             self.shardings(shapes, axes, lead, kind),
         )
+
+    def abstract_gathered(self, shapes: Any, axes: Any, dtype: Any, lead: Axes = ()) -> Any:
+        """Shapes of a tree of weights in `dtype` as decoding uses them, whole but for `tensor`."""
+
+        def one(x: jax.ShapeDtypeStruct, names: Axes) -> jax.ShapeDtypeStruct:
+            spec = partition_spec((*lead, *names), x.shape, self.sizes, GATHERED)
+            sharding = NamedSharding(self.mesh, spec)
+            return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
+
+        return jax.tree.map(one, shapes, axes)
 
     def keep(self, tree: Any) -> Any:
         """Arrays where they wait for the group's next turn."""
@@ -143,6 +161,13 @@ class Layout:
         if self.processes == 1:
             return jax.device_put(array, sharding)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def local_bytes(tree: Any) -> int:
+    """Bytes of a tree of shapes on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
 
 
 def _moved(tree: Any, memory_kind: str) -> Any:

@@ -27,6 +27,8 @@ from hacpo_jax.parallel.estimate import ONE, block_columns, kv_share, share
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.rules import AXES, GATHERED, RULES, partition_spec
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
+from hacpo_jax.rollout import ring_widths
+from hacpo_jax.rollout.decode import SEGMENT
 from hacpo_jax.training.cuts import Load, lay_rows
 from hacpo_jax.training.log_probs import token_blocks
 
@@ -71,12 +73,13 @@ class RolloutBytes:
 
     Args:
       prompt_cache: keys and values of the prompts, one copy for the G answers of each.
-      generated_cache: keys and values of the answers.
+      generated_cache: keys and values of the answers, at the widest.
       layer_cache: the same of the one layer at work.
-      working: one layer of the prefill, or the logits of one token of every answer if more.
+      working: the most of one layer of the prefill, the logits of one token of every answer, and
+        the half of the keys or values that is held twice while the cache grows to its widest.
       weights: copies in the dtype of activations, whole but for `tensor`; 0 where the parameters
         are that already.
-      answers: prompts and keys, tokens and log-probs drawn.
+      answers: prompts and keys, tokens and log-probs that a segment draws.
     """
 
     prompt_cache: int
@@ -222,20 +225,21 @@ def weight_bytes(work: GroupWork, mesh: MeshSizes, *, gathered: bool) -> int:
 
 
 def rollout_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> RolloutBytes:
-    """A group's decode of one chunk of prompts."""
+    """A group's answers to the prompts in all slots."""
     model, sizes = work.model, work.sizes
     agents, prompts = share(len(work.agents), mesh.agent), share(sizes.chunk_prompts, mesh.rows)
     answers = prompts * sizes.samples
     prompt, generated = cache_bytes(model, sizes, mesh)
     prefill = layer_bytes(model, sizes, Load(prompts, sizes.prompt_tokens, 0, 0), mesh)
     logits = LOGITS_COPIES * answers * share(model.vocab_size, mesh.tensor) * F32
-    drawn = answers * (2 * sizes.answer_tokens + 4)
+    grows = len(ring_widths(sizes.answer_tokens)) > 1
+    drawn = answers * (2 * SEGMENT + 6)
     copied = mesh.fsdp > 1 or sizes.param_bytes != sizes.compute_bytes
     return RolloutBytes(
         prompt_cache=agents * prompt,
         generated_cache=agents * generated,
         layer_cache=agents * generated // model.num_layers,
-        working=agents * max(prefill, logits),
+        working=agents * max(prefill, logits, generated // 4 if grows else 0),
         weights=weight_bytes(work, mesh, gathered=True) if copied else 0,
         answers=agents * 4 * (drawn + prompts * (sizes.prompt_tokens + 2)),
     )

@@ -1,7 +1,6 @@
 """Every program of a run, compiled for devices that are not there, from shapes alone."""
 
 import dataclasses
-import math
 import re
 import tempfile
 import time
@@ -18,7 +17,7 @@ from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import chip_of
 from hacpo_jax.parallel.hlo import Collective, parse
-from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.layout import Layout, local_bytes
 from hacpo_jax.parallel.mesh import MeshSizes
 from hacpo_jax.parallel.plan_shapes import GroupShapes, Job
 from hacpo_jax.training.places import lay_out, place
@@ -56,7 +55,7 @@ class Planned:
       program: see `Job`.
       runs: how often a step runs it.
       bytes: its memory; None where the compiler gave up because there is too little.
-      beside: bytes that stay on the device and are none of its arguments.
+      beside: bytes that are on the device and are none of its arguments.
       needed: all bytes on the device while it runs.
       flops: of products of matrices, if answers are as long as they may be.
       collectives: what devices exchange.
@@ -295,7 +294,7 @@ def residents(programs: Programs, group: AgentGroup) -> Residents:
 
 
 def resident_beside(shapes: GroupShapes, job: Job) -> int:
-    """Bytes that stay on a group's devices while it runs a program and that are not among the
+    """Bytes that are on a group's devices while it runs a program and that are not among the
     program's arguments."""
     programs, group = shapes.run, shapes.group
     own, devices = residents(programs, group), set(shapes.layout.mesh.devices.flat)
@@ -304,7 +303,8 @@ def resident_beside(shapes: GroupShapes, job: Job) -> int:
         for each, layout in zip(programs.groups, programs.layouts, strict=True)
         if each is not group and not layout.offload and devices & set(layout.mesh.devices.flat)
     )
-    return others + own.reference + (0 if job.name == "optimizer" else own.optimizer)
+    optimizer = 0 if job.name == "optimizer" else own.optimizer
+    return others + own.reference + optimizer + job.beside
 
 
 def held_by_device(programs: Programs) -> dict[Any, int]:
@@ -330,13 +330,6 @@ def _notes(programs: Programs) -> Iterator[str]:
         yield "diagnostics keep one more gradient on the steps that they look at"
     if any(agent.warm_start for agent in programs.agents):
         yield "warm starts are not planned"
-
-
-def local_bytes(tree: Any) -> int:
-    """Bytes of a tree of shapes on each device."""
-    return sum(
-        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-    )
 
 
 def device_memory(device: Any) -> int | None:

@@ -5,6 +5,7 @@ micro-batches by the code that the run itself uses.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,10 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from hacpo_jax.agents import AgentGroup
-from hacpo_jax.models import Answers, abstract_params, base_axes
+from hacpo_jax.models import Answers, abstract_params, base_axes, trained_axes
 from hacpo_jax.models.lora import Params, split, with_base
+from hacpo_jax.parallel.layout import local_bytes
 from hacpo_jax.parallel.mesh import local_share
-from hacpo_jax.rollout import Chunk, DecodeSpec, bucket, chunk_of, decode
+from hacpo_jax.rollout import Chunk, DecodeSpec, bucket, chunk_of, ring_widths
+from hacpo_jax.rollout.decode import SEGMENT, decode, gather_weights, prefill
+from hacpo_jax.rollout.engine import copies_weights
+from hacpo_jax.rollout.shapes import SlotShapes
 from hacpo_jax.training.batches import row_size
 from hacpo_jax.training.cut import most_groups, row_tokens, updates_of
 from hacpo_jax.training.cuts import lay_rows, load_of, make_cuts
@@ -31,17 +36,19 @@ class Job:
     """One program to be compiled.
 
     Args:
-      name: `decode`, `evaluate`, `score`, `snapshot`, `update` (of one micro-batch) or
-        `optimizer`.
+      name: `gather`, `prefill`, `decode`, `evaluate_prefill`, `evaluate`, `score`, `snapshot`,
+        `update` (of one micro-batch) or `optimizer`.
       lower: gives its `jax.stages.Lowered`; the group's mesh must be set.
       runs: how often a step runs it; 0 for what is not part of a step.
       turns: of its loop that may stop early, if it has one.
+      beside: bytes of a rollout on a device that are none of its arguments.
     """
 
     name: str
     lower: Callable[[], Any]
     runs: int
     turns: int = 1
+    beside: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +90,12 @@ class GroupShapes:
         share = local_share(training.prompts_per_step, self.layout.processes)
         spec = run.sampling_spec(group)
         chunk = chunk_of(self.layout, share, samples, config.sampling.max_rows)
-        yield Job(
-            name="decode",
-            lower=lambda: self._decode(spec, chunk),
-            runs=-(-share // chunk.prompts) * -(-samples // chunk.samples) * training.prompt_rounds,
-            turns=spec.max_new_tokens - 1,
-        )
+        if self.weights is not self.params:
+            yield Job("gather", lambda: gather_weights.lower(self.params, spec=spec), 1)
+        jobs = share * -(-samples // chunk.samples) * training.prompt_rounds
+        yield from self._rollout("prefill", "decode", spec, chunk, -(-jobs // chunk.prompts))
         if config.task.eval:
-            yield self._evaluation()
+            yield from self._evaluation()
         passes = int(run.rescores) + bool(algorithm.kl_coef)
         if passes:
             yield self._score("score", share * samples, longest, passes)
@@ -100,7 +105,7 @@ class GroupShapes:
             yield self._score("snapshot", theirs, self.widest(), 1)
         yield from self._update()
 
-    def _evaluation(self) -> Job:
+    def _evaluation(self) -> Iterator[Job]:
         """The benchmark with the longest answers; of those alike, with most to each problem."""
         config = self.run.config
 
@@ -109,34 +114,58 @@ class GroupShapes:
             return draws.max_new_tokens, draws.samples
 
         name = max(config.task.eval, key=size)
-        (longest, samples), spec = size(name), self.run.evaluation_spec(self.group, name)
+        samples, spec = size(name)[1], self.run.evaluation_spec(self.group, name)
         # How many problems a benchmark has is not known; as many as are taken at once are the most.
         at_once = max(config.sampling.max_rows // samples, 1)
         share = local_share(at_once, self.layout.processes)
         chunk = chunk_of(self.layout, share, samples, config.sampling.max_rows)
-        return Job(
-            name="evaluate",
-            lower=lambda: self._decode(spec, chunk),
-            runs=0,
-            turns=longest - 1,
-        )
+        yield from self._rollout("evaluate_prefill", "evaluate", spec, chunk, 0)
 
-    def _decode(self, spec: DecodeSpec, chunk: Chunk):
-        layout, agents, samples = self.layout, len(self.group.agents), chunk.samples
-        prompts, width = (
-            chunk.prompts * layout.processes,
-            bucket(self.run.config.task.max_prompt_tokens),
+    def _rollout(
+        self, first: str, then: str, spec: DecodeSpec, chunk: Chunk, fills: int
+    ) -> Iterator[Job]:
+        """Every slot filled at once, and a segment when the answers are longest: programs that read
+        fewer prompts, or draw with a narrower ring, need less.
+
+        Args:
+          first: name of the program that reads prompts.
+          then: name of the program that draws further tokens.
+          spec: what is static about them.
+          chunk: what is decoded at a time.
+          fills: how often all slots are filled in a step.
+        """
+        shapes = SlotShapes(self.layout, spec, len(self.group.agents), chunk)
+        width, steps = bucket(self.run.config.task.max_prompt_tokens), spec.max_new_tokens - 1
+        widths, scalar = ring_widths(spec.max_new_tokens), jax.ShapeDtypeStruct((), jnp.int32)
+        kept = 0 if self.weights is self.params else local_bytes(self.params)
+        yield Job(
+            name=first,
+            lower=lambda: prefill.lower(self.weights, *shapes.asked(width), spec=spec),
+            runs=fills,
+            beside=kept + local_bytes(shapes.ring(widths[0])),
         )
-        key = jax.eval_shape(lambda: jax.random.key(0)).dtype
-        array = layout.abstract_array
-        return decode.lower(
-            self.params,
-            array((prompts, width), jnp.int32, "rows"),
-            array((prompts,), jnp.int32, "rows"),
-            array((agents, prompts, samples), key, "agents", "rows"),
-            array((prompts,), jnp.bool_, "rows"),
-            spec=spec,
+        if steps:
+            state = (shapes.prompts(width), shapes.rows(), shapes.ring(widths[-1]))
+            yield Job(
+                name=then,
+                lower=lambda: decode.lower(self.weights, *state, scalar, scalar, scalar, spec=spec),
+                runs=fills * -(-steps // SEGMENT),
+                turns=min(steps, SEGMENT),
+                beside=kept,
+            )
+
+    @functools.cached_property
+    def weights(self) -> Any:
+        """Parameters as decoding uses them; those themselves where it takes no copy."""
+        model, dtype = self.group.model, self.run.dtype
+        if not copies_weights(self.layout, self.params, dtype):
+            return self.params
+        own = self.layout.abstract_gathered(
+            self.state.params, trained_axes(model), dtype, lead=("agents",)
         )
+        if self.base is None:
+            return own
+        return with_base(own, self.layout.abstract_gathered(self.base, base_axes(model), dtype))
 
     def _score(self, name: str, answers: int, width: int, passes: int) -> Job:
         """`answers` of each process, `width` tokens wide, to all of its prompts."""

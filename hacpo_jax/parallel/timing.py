@@ -12,6 +12,7 @@ from hacpo_jax.parallel.estimate import (
     RolloutFlops,
     StepFlops,
     UpdateFlops,
+    ring_places,
     share,
     step_flops,
 )
@@ -183,13 +184,15 @@ def _prefill(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
 
 
 def _decode(work: GroupWork, mesh: MeshSizes, flops: RolloutFlops) -> Cost:
-    """Every token reads all weights and the whole cache."""
+    """Every token reads all weights and the whole cache, which grows with the answers."""
     sizes, model = work.sizes, work.model
     answers = share(sizes.chunk_prompts, mesh.rows) * sizes.samples
     logits = LOGITS_PASSES * answers * share(model.vocab_size, mesh.tensor) * F32
     weights = _weights(work, mesh) * sizes.compute_bytes
+    prompt, generated = cache_bytes(model, sizes, mesh)
+    room = max(sizes.answer_tokens - 1, 1)
     one_token = Cost(
-        traffic=weights + sum(cache_bytes(model, sizes, mesh)) + logits,
+        traffic=weights + prompt + generated * ring_places(sizes) / room**2 + logits,
         sent=_summed(work, mesh, answers),
         layers=model.num_layers,
     )

@@ -21,3 +21,42 @@ def bucket(length: int) -> int:
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size
+
+
+NARROWEST_RING = 64
+
+
+def ring_widths(max_new_tokens: int) -> tuple[int, ...]:
+    """Widths that a cache of generated tokens has in turn while the answers grow.
+
+    Each is half the next, so that a decode costs what its answers have and not what they may
+    have, and the number of compiled programs is that of the octaves above `NARROWEST_RING`.
+
+    Args:
+      max_new_tokens: C, longest answer, at least 1.
+
+    Returns:
+      Widths in increasing order. The last is C - 1, or 1 if more: the last token of an answer is
+      drawn but never attended to.
+    """
+    widths = [max(max_new_tokens - 1, 1)]
+    while widths[0] > NARROWEST_RING:
+        widths.insert(0, -(-widths[0] // 2))
+    return tuple(widths)
+
+
+def fitting_width(widths: tuple[int, ...], width: int, longest: int) -> int:
+    """The width that a ring should have next: one more when it is full, one less when the answers
+    that are left fill three quarters of that.
+
+    Args:
+      widths: from `ring_widths`.
+      width: what it has, one of them.
+      longest: tokens in the ring of the longest running answer, less than the last width.
+    """
+    place = widths.index(width)
+    if longest >= width:
+        return widths[place + 1]
+    if place and 4 * longest <= 3 * widths[place - 1]:
+        return widths[place - 1]
+    return width

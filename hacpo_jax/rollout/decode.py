@@ -1,21 +1,41 @@
-"""One jitted loop that answers prompts: prefill once per prompt, then token by token."""
+"""The programs that answer prompts: prefill once per prompt, then token by token in segments.
+
+Prompts lie in N slots, each with its G answers. Between two segments the host may put waiting
+prompts into slots whose answers have ended (see `hacpo_jax.rollout.engine`).
+
+Generated tokens' keys and values lie in a ring: in every step all rows write to one place, that of
+the oldest token, so a step writes as cheaply as if all had begun together. What a row sees is told
+by age: of the W places of the ring the newest, as many as its answer has tokens. The ring is
+widened, from a few widths in turn, when the longest running answer fills it.
+"""
 
 import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
 from hacpo_jax.models.lora import agent_axes
-from hacpo_jax.parallel.rules import constrain, over_agents
+from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.rules import Axes, constrain, num_shards, over_agents
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
-CACHE_AXES = (None, "agents", "rows", None, "kv_heads")
-"""Of keys and values of generated tokens, `[L, A, P, G, kv_heads, C, D]`.
+SEGMENT = 64
+"""Tokens of an answer that one run of `decode` draws at most."""
+
+CACHE_AXES: Axes = (None, "agents", "rows", None, "kv_heads")
+"""Of the ring, `[L, A, N, G, kv_heads, W, D]`.
 
 Agents come second: a scan over layers would else move them there, and copy the whole cache in every
 step."""
+
+PROMPT_CACHE_AXES: Axes = (None, "agents", "rows", "kv_heads")
+"""Of the prompts' keys and values, `[L, A, N, kv_heads, S, D]`."""
+
+ROW_AXES: Axes = ("agents", "rows")
+"""Of what there is of every answer, `[A, N, G, ...]`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,153 +65,334 @@ class DecodeSpec:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Responses:
-    """G answers of each of A agents to each of P prompts.
+class Prompts:
+    """What N slots hold of their prompts; an answer's end changes nothing of it.
 
     Args:
-      tokens: `[A, P, G, C]` int32, the end token included; 0 after the end.
-      log_probs: `[A, P, G, C]` float32 under the tempered policy; 0 after the end.
-      lengths: `[A, P, G]` int32, tokens of each answer, the end token included.
-      stopped: `[A, P, G]` bool, True for finish reason `stop`, False for `length`.
+      cache: keys and values `[L, A, N, kv_heads, S, D]`, once for the G answers to a prompt.
+      lengths: `[N]` int32, real tokens of each prompt, at the right end of S.
+      key_data: `[A, N, G, 2]` uint32, one PRNG key per answer.
     """
 
-    tokens: jax.Array
-    log_probs: jax.Array
+    cache: KeyValues
     lengths: jax.Array
-    stopped: jax.Array
-
-
-@functools.partial(jax.jit, static_argnames="spec")
-def decode(
-    params,
-    prompts: jax.Array,
-    prompt_lengths: jax.Array,
-    keys: jax.Array,
-    active: jax.Array,
-    *,
-    spec: DecodeSpec,
-) -> Responses:
-    """Answer every prompt G times with every agent of a group.
-
-    The loop runs once per token of the longest answer and stops when all rows have ended. A row's
-    draws come from its own key and its own position, never from its place in the batch. The loop
-    stands outside the `vmap` over agents: a vmapped loop would copy the whole cache every step to
-    hold back the agents that are done.
-
-    Args:
-      params: parameters of the agents, `[A, ...]` each, or adapters on a base of all.
-      prompts: `[P, S]` int32, padded on the left; any id in range at padding.
-      prompt_lengths: `[P]`, real tokens of each prompt, at least 1.
-      keys: `[A, P, G]` typed PRNG keys, one per answer.
-      active: `[P]`, False for filler rows, which end at once with length 0.
-      spec: what is static.
-
-    Returns:
-      The answers.
-    """
-    params = gathered(spec.model, params, spec.dtype)
-    valid = jnp.arange(prompts.shape[1]) >= prompts.shape[1] - prompt_lengths[:, None]  # [P, S]
-
-    def prefill(params, keys):
-        model = bind(spec.model, params)
-        positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
-        hidden, prompt_cache = model.prefill(
-            prompts, positions, valid, dtype=spec.dtype, attention=spec.attention
-        )
-        last = jnp.broadcast_to(hidden[:, -1:], (*keys.shape, hidden.shape[-1]))
-        state = _start(spec, keys.shape, active)
-        return _draw_next(model, last, state, keys, jnp.zeros((), jnp.int32), spec), prompt_cache
-
-    axes, cache_axis = agent_axes(params), 1
-    states, prompt_cache = over_agents(prefill, (axes, 0), (0, cache_axis))(params, keys)
-
-    def advance(params, prompt_cache, cache, keys, state: _State, step) -> tuple[_State, KeyValues]:
-        model, generated = bind(spec.model, params), step - 1  # the newest token is not cached yet
-        positions = prompt_lengths[:, None] + generated
-        hidden, new = model.decode(
-            state.newest, positions, prompt_cache, valid, cache, generated, dtype=spec.dtype
-        )
-        return _draw_next(model, hidden, state, keys, step, spec), new
-
-    def body(carry: tuple[jax.Array, _State, KeyValues]) -> tuple[jax.Array, _State, KeyValues]:
-        step, states, cache = carry
-        in_axes = (axes, cache_axis, cache_axis, 0, 0, None)
-        advanced = over_agents(advance, in_axes, (0, cache_axis))
-        states, new = advanced(params, prompt_cache, cache, keys, states, step)
-        write = functools.partial(_write, at=step - 1)
-        return step + 1, states, jax.tree.map(write, cache, new)
-
-    def unfinished(carry: tuple[jax.Array, _State, KeyValues]) -> jax.Array:
-        step, states, _ = carry
-        return (step < spec.max_new_tokens) & ~states.responses.stopped.all()
-
-    start = (jnp.ones((), jnp.int32), states, _empty_cache(spec, keys.shape))
-    _, states, _ = jax.lax.while_loop(unfinished, body, start)
-    answers = states.responses
-    return dataclasses.replace(answers, stopped=answers.stopped & active[:, None])
+    key_data: jax.Array
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _State:
-    """One agent's answers so far; filler rows count as stopped."""
+class Rows:
+    """Where the answers in N slots are; those in one slot began together.
 
-    newest: jax.Array  # [P, G]
-    responses: Responses  # without the agent axis
+    Args:
+      newest: `[A, N, G]` int32, the token drawn last, which is not in the ring yet.
+      stopped: `[A, N, G]` bool, whether that token ended the answer; True in an empty slot.
+      drawn: `[N]` int32, tokens of the longest answer in the slot.
+    """
+
+    newest: jax.Array
+    stopped: jax.Array
+    drawn: jax.Array
+
+    def running(self, spec: DecodeSpec) -> jax.Array:
+        """bool `[A, N, G]`, the answers that another token is drawn for."""
+        return ~self.stopped & (self.drawn < spec.max_new_tokens)[:, None]
 
 
-def _empty_cache(spec: DecodeSpec, shape: tuple[int, ...]) -> KeyValues:
-    """For answers `[A, P, G]`."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Tokens added to the answers in N slots, at most T to each.
+
+    Args:
+      tokens: `[A, N, G, T]` int32, the end token included; 0 after the end.
+      log_probs: `[A, N, G, T]` float32 under the tempered policy; 0 after the end.
+      counts: `[A, N, G]` int32, how many.
+      stopped: `[A, N, G]` bool, answers that have come to their end token.
+    """
+
+    tokens: jax.Array
+    log_probs: jax.Array
+    counts: jax.Array
+    stopped: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What the host decides by; whole on every device, so that all processes decide alike.
+
+    Args:
+      steps: int32, how many steps a segment has taken.
+      drawn: `[N]`, see `Rows`.
+      running: bool `[N]`, slots with an answer that has not ended.
+    """
+
+    steps: jax.Array
+    drawn: jax.Array
+    running: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def gather_weights(params, *, spec: DecodeSpec):
+    """Parameters `[A, ...]` as the other programs want them; see `hacpo_jax.models.gathered`."""
+    return gathered(spec.model, params, spec.dtype)
+
+
+def empty_ring(spec: DecodeSpec, rows: tuple[int, ...], width: int, layout: Layout) -> KeyValues:
+    """For answers `[A, N, G]` on a mesh: keys and values `[L, A, N, G, kv_heads, width, D]`."""
     c = spec.model
-    # The last token is drawn but never attended to, hence C - 1 positions.
-    room = (c.num_layers, *shape, c.num_kv_heads, max(spec.max_new_tokens - 1, 1), c.head_dim)
-    empty = constrain(jnp.zeros(room, spec.dtype), *CACHE_AXES)
-    return KeyValues(empty, empty)
+    shape = (c.num_layers, *rows, c.num_kv_heads, width, c.head_dim)
+    sharding = layout.sharding(CACHE_AXES, shape)
+    return KeyValues(*(_zeros(shape, spec.dtype, sharding) for _ in range(2)))
 
 
-def _start(spec: DecodeSpec, shape: tuple[int, ...], active: jax.Array) -> _State:
-    return _State(
-        newest=jnp.zeros(shape, jnp.int32),
-        responses=Responses(
-            tokens=jnp.zeros((*shape, spec.max_new_tokens), jnp.int32),
-            log_probs=jnp.zeros((*shape, spec.max_new_tokens), jnp.float32),
-            lengths=jnp.zeros(shape, jnp.int32),
-            stopped=jnp.broadcast_to(~active[:, None], shape),
-        ),
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _zeros(shape: tuple[int, ...], dtype: jnp.dtype, sharding: NamedSharding) -> jax.Array:
+    """Made where they belong: a program without arguments would run on the first device."""
+    return jax.lax.with_sharding_constraint(jnp.zeros(shape, dtype), sharding)
+
+
+@functools.partial(jax.jit, static_argnames="width")
+def resize_ring(ring: jax.Array, at: jax.Array, *, width: int) -> jax.Array:
+    """Keys or values in a ring of another width, the newest of them in its first places.
+
+    Args:
+      ring: `[L, A, N, G, kv_heads, W, D]`.
+      at: the place of the oldest token, where the next one would be written.
+      width: of the new ring; where it is less than W, the oldest tokens are lost.
+
+    Returns:
+      `[L, A, N, G, kv_heads, width, D]`; the next token's place is `min(W, width)`.
+    """
+    before = ring.shape[-2]
+    first = at + before - min(before, width)
+    places = (first + jnp.arange(width)) % before
+    return constrain(ring.at[..., places, :].get(mode="promise_in_bounds"), *CACHE_AXES)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def prefill(
+    weights,
+    prompts: jax.Array,
+    lengths: jax.Array,
+    key_data: jax.Array,
+    active: jax.Array,
+    *,
+    spec: DecodeSpec,
+) -> tuple[Prompts, Rows, Drawn]:
+    """Read N prompts and draw the first token of every answer.
+
+    Args:
+      weights: of the agents, `[A, ...]` each, from `gather_weights`.
+      prompts: `[N, S]` int32, padded on the left; any id in range at padding.
+      lengths: `[N]` int32, real tokens of each prompt, at least 1.
+      key_data: `[A, N, G, 2]`, see `Prompts`.
+      active: `[N]`, False for fillers, whose answers end at once with length 0.
+      spec: what is static.
+    """
+    valid = _valid(prompts.shape[1], lengths)
+    positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+
+    def one_agent(weights, key_data):
+        model = bind(spec.model, weights)
+        hidden, cache = model.prefill(
+            prompts, positions, valid, dtype=spec.dtype, attention=spec.attention
+        )
+        first = jnp.zeros(lengths.shape, jnp.int32)
+        return *_draw_next(model, hidden[:, -1:], key_data, first, spec), cache
+
+    axes = agent_axes(weights)
+    tokens, log_probs, cache = over_agents(one_agent, (axes, 0), (0, 0, 1))(weights, key_data)
+    cache = jax.tree.map(lambda x: constrain(x, *PROMPT_CACHE_AXES), cache)
+    real = jnp.broadcast_to(active[:, None], tokens.shape)
+    stopped = real & _stops(tokens, spec)
+    drawn = Drawn(
+        tokens=jnp.where(real, tokens, 0)[..., None],
+        log_probs=jnp.where(real, log_probs, 0.0)[..., None],
+        counts=real.astype(jnp.int32),
+        stopped=stopped,
     )
+    rows = Rows(tokens, stopped | ~real, jnp.ones_like(lengths))
+    return Prompts(cache, lengths, key_data), _laid_rows(rows), _laid(drawn)
+
+
+@functools.partial(jax.jit, donate_argnames=("prompts", "rows"))
+def enter(
+    prompts: Prompts, rows: Rows, new: tuple[Prompts, Rows], slots: jax.Array
+) -> tuple[Prompts, Rows]:
+    """Put n prompts that `prefill` has read into slots of others, whose answers have ended.
+
+    Both N slots and n prompts are divided over the mesh, as all rows are; each part of the mesh
+    takes its own prompts into its own slots, so nothing moves.
+
+    Args:
+      prompts: of N slots.
+      rows: of N slots.
+      new: the same of n.
+      slots: `[n]` int32, number of the slot within its part of the mesh; N for none.
+    """
+    parts = num_shards("rows", rows.drawn.shape[0])
+    slots = slots.reshape(parts, -1)
+
+    def put(old: jax.Array, new: jax.Array, axes: Axes) -> jax.Array:
+        at = axes.index("rows")
+
+        def split(x: jax.Array) -> jax.Array:
+            x = x.reshape(*x.shape[:at], parts, -1, *x.shape[at + 1 :])
+            return constrain(x, *axes[: at + 1], None, *axes[at + 1 :])
+
+        def one_part(old: jax.Array, new: jax.Array, slots: jax.Array) -> jax.Array:
+            places = (*[slice(None)] * at, slots)
+            return old.at[places].set(new, mode="drop", unique_indices=True)
+
+        over_parts = jax.vmap(one_part, in_axes=(at, at, 0), out_axes=at)
+        return constrain(over_parts(split(old), split(new), slots).reshape(old.shape), *axes)
+
+    def put_tree(old, new, axes: Axes):
+        return jax.tree.map(lambda old, new: put(old, new, axes), old, new)
+
+    new_prompts, new_rows = new
+    entered = Prompts(
+        cache=put_tree(prompts.cache, new_prompts.cache, PROMPT_CACHE_AXES),
+        lengths=put(prompts.lengths, new_prompts.lengths, ("rows",)),
+        key_data=put(prompts.key_data, new_prompts.key_data, ROW_AXES),
+    )
+    return entered, Rows(
+        newest=put(rows.newest, new_rows.newest, ROW_AXES),
+        stopped=put(rows.stopped, new_rows.stopped, ROW_AXES),
+        drawn=put(rows.drawn, new_rows.drawn, ("rows",)),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames=("rows", "ring"))
+def decode(
+    weights,
+    prompts: Prompts,
+    rows: Rows,
+    ring: KeyValues,
+    at: jax.Array,
+    steps: jax.Array,
+    enough: jax.Array,
+    *,
+    spec: DecodeSpec,
+) -> tuple[Rows, KeyValues, Drawn, Progress]:
+    """Draw further tokens of every answer that has not ended.
+
+    The loop runs once per token, until the answers have ended in all slots, or in `enough` of them
+    for others to enter. A row's draws come from its own key and its own position, never from its
+    place in the batch. The loop stands outside the `vmap` over agents: a vmapped loop would copy
+    the whole ring every step to hold back the agents that are done.
+
+    Args:
+      weights: of the agents, `[A, ...]` each, from `gather_weights`.
+      prompts: of N slots.
+      rows: of N slots.
+      ring: keys and values of generated tokens, `[L, A, N, G, kv_heads, W, D]`.
+      at: the place in the ring where the first new token is written.
+      steps: at most so many tokens, at most `SEGMENT` and what the ring has room for.
+      enough: return when the answers in so many slots have ended.
+      spec: what is static.
+    """
+    width = ring.keys.shape[-2]
+    valid = _valid(prompts.cache.keys.shape[-2], prompts.lengths)
+    in_axes = (agent_axes(weights), 1, 1, 0, 0, None, None)
+
+    def one_agent(weights, prompt_cache, ring, key_data, newest, drawn, ages):
+        model, generated = bind(spec.model, weights), drawn - 1  # the newest is not in the ring
+        positions = jnp.broadcast_to((prompts.lengths + generated)[:, None], newest.shape)
+        hidden, new = model.decode(
+            newest, positions, prompt_cache, valid, ring, ages, generated, dtype=spec.dtype
+        )
+        return *_draw_next(model, hidden, key_data, drawn, spec), new
+
+    def slots(rows: Rows) -> jax.Array:
+        return rows.running(spec).any(axis=(0, 2))  # [N]
+
+    begun = slots(rows)
+
+    def unfinished(carry: tuple[jax.Array, Rows, KeyValues, Drawn]) -> jax.Array:
+        step, rows, _, _ = carry
+        running = slots(rows)
+        return (step < steps) & running.any() & ((begun & ~running).sum() < enough)
+
+    def body(carry: tuple[jax.Array, Rows, KeyValues, Drawn]):
+        step, rows, ring, old = carry
+        ages = (at + step - 1 - jnp.arange(width)) % width
+        tokens, log_probs, new = over_agents(one_agent, in_axes, (0, 0, 1))(
+            weights, prompts.cache, ring, prompts.key_data, rows.newest, rows.drawn, ages
+        )
+        ring = jax.tree.map(functools.partial(_write, at=(at + step) % width), ring, new)
+        running = rows.running(spec)
+        stopped = rows.stopped | (running & _stops(tokens, spec))
+        drawn = Drawn(
+            tokens=old.tokens.at[..., step].set(jnp.where(running, tokens, 0)),
+            log_probs=old.log_probs.at[..., step].set(jnp.where(running, log_probs, 0.0)),
+            counts=old.counts + running,
+            stopped=old.stopped | (running & stopped),
+        )
+        return step + 1, Rows(tokens, stopped, rows.drawn + slots(rows)), ring, drawn
+
+    room = (*rows.newest.shape, SEGMENT)
+    nothing = Drawn(
+        tokens=jnp.zeros(room, jnp.int32),
+        log_probs=jnp.zeros(room, jnp.float32),
+        counts=jnp.zeros(room[:-1], jnp.int32),
+        stopped=jnp.zeros(room[:-1], bool),
+    )
+    start = (jnp.zeros((), jnp.int32), rows, ring, _laid(nothing))
+    step, rows, ring, drawn = jax.lax.while_loop(unfinished, body, start)
+    told = Progress(step, constrain(rows.drawn), constrain(slots(rows)))
+    return _laid_rows(rows), ring, _laid(drawn), told
+
+
+def _valid(width: int, lengths: jax.Array) -> jax.Array:
+    """bool `[N, width]`, False at the padding on the left."""
+    return jnp.arange(width) >= width - lengths[:, None]
+
+
+def _laid(tree):
+    """Arrays `[A, N, ...]` as rows lie on the mesh, so that every segment is given them alike."""
+    return jax.tree.map(lambda x: constrain(x, *ROW_AXES), tree)
+
+
+def _laid_rows(rows: Rows) -> Rows:
+    return Rows(_laid(rows.newest), _laid(rows.stopped), constrain(rows.drawn, "rows"))
+
+
+def _stops(tokens: jax.Array, spec: DecodeSpec) -> jax.Array:
+    return jnp.isin(tokens, jnp.asarray(spec.stop_ids, jnp.int32))
 
 
 def _draw_next(
-    model: Decoder,
-    hidden: jax.Array,
-    state: _State,
-    keys: jax.Array,
-    step: jax.Array,
-    spec: DecodeSpec,
-) -> _State:
-    """Draw token number `step` of every answer from `hidden` `[P, G, H]` and record it."""
+    model: Decoder, hidden: jax.Array, key_data: jax.Array, places: jax.Array, spec: DecodeSpec
+) -> tuple[jax.Array, jax.Array]:
+    """The next token of every answer and its log-prob, `[N, G]` each.
+
+    Args:
+      model: of one agent.
+      hidden: `[N, G, H]`, or `[N, 1, H]` where the answers to a prompt have it in common.
+      key_data: `[N, G, 2]`.
+      places: `[N]`, the token's number in its answer.
+      spec: what is static.
+    """
     table = model.unembedding().astype(spec.dtype)
-    logits = jnp.einsum("pgh,vh->pgv", hidden, table, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("ngh,vh->ngv", hidden, table, preferred_element_type=jnp.float32)
     logits = constrain(logits, "rows", None, "vocab")
     known = known_ids(logits.shape[-1], spec.num_tokens, spec.missing_ids)
     logits = jnp.where(known, logits, -jnp.inf)
-    token_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys.reshape(-1), step)
-    uniform = jax.vmap(jax.random.uniform)(token_keys)
-    tokens, log_probs = draw(logits.reshape(-1, logits.shape[-1]), uniform, spec.sampler)
-    tokens, log_probs = tokens.reshape(keys.shape), log_probs.reshape(keys.shape)
+    shape = key_data.shape[:-1]
+    logits = jnp.broadcast_to(logits, (*shape, logits.shape[-1]))
 
-    old = state.responses
-    running = ~old.stopped
-    responses = Responses(
-        tokens=old.tokens.at[..., step].set(jnp.where(running, tokens, 0)),
-        log_probs=old.log_probs.at[..., step].set(jnp.where(running, log_probs, 0.0)),
-        lengths=old.lengths + running,
-        stopped=old.stopped | jnp.isin(tokens, jnp.asarray(spec.stop_ids, jnp.int32)),
-    )
-    return dataclasses.replace(state, newest=tokens, responses=responses)
+    def uniform(key_data: jax.Array, place: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.wrap_key_data(key_data), place))
+
+    numbers = jax.vmap(jax.vmap(uniform, in_axes=(0, None)))(key_data, places)
+    tokens, log_probs = draw(logits.reshape(-1, logits.shape[-1]), numbers.ravel(), spec.sampler)
+    return tokens.reshape(shape), log_probs.reshape(shape)
 
 
-def _write(cache: jax.Array, new: jax.Array, *, at: jax.Array) -> jax.Array:
-    """Put one position `[L, A, P, G, kv_heads, D]` into the cache at position `at`."""
-    update = constrain(new[..., None, :].astype(cache.dtype), *CACHE_AXES)
-    return jax.lax.dynamic_update_slice_in_dim(cache, update, at, axis=5)
+def _write(ring: jax.Array, new: jax.Array, *, at: jax.Array) -> jax.Array:
+    """Put one token of each answer `[L, A, N, G, kv_heads, D]` into the ring at place `at`."""
+    update = constrain(new[..., None, :].astype(ring.dtype), *CACHE_AXES)
+    return jax.lax.dynamic_update_slice_in_dim(ring, update, at, axis=5)

@@ -1,26 +1,32 @@
-"""From lists of token ids to answers: padding, chunking, and one key per answer."""
+"""From lists of token ids to answers: one key per answer, and slots that prompts take in turn."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hacpo_jax.models import KeyValues
 from hacpo_jax.parallel.layout import Layout, fetch, one_device
 from hacpo_jax.parallel.mesh import local_share
-from hacpo_jax.rollout.buckets import bucket
-from hacpo_jax.rollout.decode import DecodeSpec, decode
-
-
-@dataclasses.dataclass(frozen=True)
-class Rollouts:
-    """Answers on the host; see `hacpo_jax.rollout.decode.Responses` for shapes."""
-
-    tokens: np.ndarray  # [A, P, G, C]
-    log_probs: np.ndarray  # [A, P, G, C]
-    lengths: np.ndarray  # [A, P, G]
-    stopped: np.ndarray  # [A, P, G]
+from hacpo_jax.rollout.buckets import fitting_width, ring_widths
+from hacpo_jax.rollout.decode import (
+    SEGMENT,
+    DecodeSpec,
+    Drawn,
+    Prompts,
+    Rows,
+    decode,
+    empty_ring,
+    enter,
+    gather_weights,
+    prefill,
+    resize_ring,
+)
+from hacpo_jax.rollout.jobs import Jobs, Rollouts
+from hacpo_jax.rollout.schedule import NONE, Entering, Schedule
 
 
 def answer_keys(
@@ -39,25 +45,22 @@ def _answer_keys(base, agents, prompts, samples):
     return jax.vmap(lambda agent: over_prompts(fold(base, agent), prompts))(agents)
 
 
-def pad_left(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    """Token ids `[N, width]`, each row moved to the right end."""
-    padded = np.zeros((len(rows), width), np.int32)
-    for i, row in enumerate(rows):
-        padded[i, width - len(row) :] = row
-    return padded
-
-
 @dataclasses.dataclass(frozen=True)
 class Chunk:
     """What is decoded at a time.
 
     Args:
-      prompts: of each process, filler included.
+      prompts: of each process, one in each of its slots.
       samples: answers of one agent to each of them.
     """
 
     prompts: int
     samples: int
+
+    def entering(self, layout: Layout) -> int:
+        """Prompts of each process that are read at once when slots have become empty: an eighth of
+        the slots, as many for each device."""
+        return max(self.prompts // layout.local_rows // 8, 1) * layout.local_rows
 
 
 def chunk_of(layout: Layout, share: int, num_samples: int, max_rows: int) -> Chunk:
@@ -87,9 +90,13 @@ def answer(
 ) -> Rollouts:
     """Answer every prompt G times with every agent of a group.
 
-    Each process takes its share of the prompts, `layout.mine`. They are taken in chunks of at most
-    `max_rows` answers of all processes, but one of each device; what a chunk lacks is filled up, so
-    that one program serves all chunks of a prompt-length bucket.
+    Each process takes its share of the prompts, `layout.mine`. At most `max_rows` answers of all
+    processes are drawn at once, but one of each device. Prompts lie in slots, and when the answers
+    to some have ended, waiting ones take their slots. A slot is for one prompt with its answers, of
+    all agents, so that the prompt's keys and values are held once: it is free when the longest has
+    ended.
+
+    An answer is the same wherever it is drawn, and whichever others are drawn with it.
 
     Args:
       params: parameters of the agents, `[A, ...]` each.
@@ -103,36 +110,118 @@ def answer(
       The answers to this process's prompts, in order.
     """
     layout = layout or one_device()
-    num_samples, width = keys.shape[2], bucket(max(map(len, prompts)))
-    mine = layout.mine(len(prompts))
     share = local_share(len(prompts), layout.processes)  # of the process with most prompts
-    chunk = chunk_of(layout, share, num_samples, max_rows)
+    chunk = chunk_of(layout, share, keys.shape[2], max_rows)
     key_data = np.asarray(jax.random.key_data(keys))
-    parts = []
-    for start in range(0, share, chunk.prompts):
-        chosen = mine[start : start + chunk.prompts]
-        filled = np.concatenate([chosen, np.zeros(chunk.prompts - len(chosen), int)])
-        active = np.arange(chunk.prompts) < len(chosen)
-        rows = [prompts[i] if on else [0] for i, on in zip(filled, active, strict=True)]
-        arrays = (pad_left(rows, width), np.array([len(row) for row in rows], np.int32), active)
-        padded, lengths, on = layout.put(arrays, "rows")
-        for first in range(0, num_samples, chunk.samples):
-            # What the last of several passes lacks is answered twice.
-            places = np.minimum(np.arange(first, first + chunk.samples), num_samples - 1)
-            chunk_keys = layout.put(key_data[:, filled][:, :, places], "agents", "rows")
-            with layout.use():
-                wrapped = jax.random.wrap_key_data(chunk_keys)
-                parts.append((len(chosen), decode(params, padded, lengths, wrapped, on, spec=spec)))
-    fields = [f.name for f in dataclasses.fields(Rollouts)]
-    found = [(n, fetch(responses)) for n, responses in parts]
-    passes = -(-num_samples // chunk.samples)
+    jobs = Jobs(prompts, key_data, chunk.samples, spec, layout)
+    with layout.use():
+        weights = params
+        if copies_weights(layout, params, spec.dtype):
+            weights = gather_weights(params, spec=spec)
+        _Slots(jobs, chunk, weights, spec, layout).run()
+    return jobs.answers()
 
-    def joined(name: str) -> np.ndarray:
-        arrays = [getattr(responses, name)[:, :n] for n, responses in found]
-        by_chunk = [
-            np.concatenate(arrays[i : i + passes], axis=2)[:, :, :num_samples]
-            for i in range(0, len(arrays), passes)
-        ]
-        return np.concatenate(by_chunk, axis=1)
 
-    return Rollouts(**{name: joined(name) for name in fields})
+def copies_weights(layout: Layout, params, dtype: jnp.dtype) -> bool:
+    """Whether decoding takes a copy of the parameters, in another dtype or gathered."""
+    return layout.sizes["fsdp"] > 1 or any(x.dtype != dtype for x in jax.tree.leaves(params))
+
+
+class _Slots:
+    """Prompts enter slots, and segments of tokens are drawn in turn.
+
+    What a program has drawn is read while the next one runs; only where the answers are is waited
+    for.
+    """
+
+    def __init__(self, jobs: Jobs, chunk: Chunk, weights: Any, spec: DecodeSpec, layout: Layout):
+        self._jobs, self._weights, self._spec, self._layout = jobs, weights, spec, layout
+        self._owners, count = layout.row_owners, chunk.prompts * layout.processes
+        self._own = jax.process_index() if layout.processes > 1 else 0
+        self._schedule = Schedule(jobs.queues, self._owners, count)
+        self._per_part = chunk.entering(layout) // layout.local_rows
+        self._drawn = np.ones(count, int)  # tokens of the longest answer in each slot
+        self._unread: list[tuple[np.ndarray, np.ndarray, Drawn]] = []
+        self._widths, self._at = ring_widths(spec.max_new_tokens), 0
+        shape = (jobs.agents, count, chunk.samples)
+        self._ring = empty_ring(spec, shape, self._widths[0], layout)
+        self._prompts, self._rows = self._read(self._schedule.enter(count // layout.rows))
+
+    def run(self) -> None:
+        """Until every job is done."""
+        schedule = self._schedule
+        while True:
+            running = (schedule.jobs != NONE) & (self._drawn < self._spec.max_new_tokens)
+            if running.any():  # or every answer has its only token
+                running = self._advance(int(self._drawn[running].max()) - 1)
+            schedule.release(running)
+            if not schedule.unfinished:
+                break
+            while schedule.may_enter:
+                self._refill(schedule.enter(self._per_part))
+        self._write_unread()
+
+    def _read(self, entering: Entering) -> tuple[Prompts, Rows]:
+        """Read prompts and draw their first tokens."""
+        mine = self._mine(entering.jobs)
+        prompts, lengths, keys, active = self._jobs.read(mine)
+        prompts, lengths, active = self._layout.put((prompts, lengths, active), "rows")
+        keys = self._layout.put(keys, "agents", "rows")
+        arrays = (prompts, lengths, keys, active)
+        new_prompts, new_rows, drawn = prefill(self._weights, *arrays, spec=self._spec)
+        self._unread.append((mine, np.zeros(len(mine), int), drawn))
+        return new_prompts, new_rows
+
+    def _refill(self, entering: Entering) -> None:
+        """Read prompts into empty slots."""
+        new = self._read(entering)
+        slots = self._layout.put(self._mine(entering.slots), "rows")
+        self._prompts, self._rows = enter(self._prompts, self._rows, new, slots)
+        per_part = len(self._drawn) // len(self._owners)
+        places = np.arange(len(entering.slots)) // self._per_part * per_part + entering.slots
+        self._drawn[places[entering.jobs != NONE]] = 1
+
+    def _advance(self, longest: int) -> np.ndarray:
+        """Draw a segment.
+
+        Args:
+          longest: tokens in the ring of the longest running answer.
+
+        Returns:
+          bool `[N]`, the slots with an answer that has not ended.
+        """
+        schedule, width = self._schedule, self._ring.keys.shape[-2]
+        wanted = fitting_width(self._widths, width, longest)
+        if wanted != width:
+            self._resize(wanted)
+        # With nobody waiting there is no slot to return for.
+        enough = schedule.enough - schedule.can_enter if schedule.waiting else len(schedule.jobs)
+        steps = min(SEGMENT, wanted - longest)
+        scalars = np.array([self._at, steps, max(enough, 1)], np.int32)
+        state = (self._weights, self._prompts, self._rows, self._ring)
+        self._rows, self._ring, drawn, progress = decode(*state, *scalars, spec=self._spec)
+        before, jobs = self._mine(self._drawn), self._mine(schedule.jobs)
+        self._write_unread()
+        self._unread.append((jobs, before, drawn))
+        progress = fetch(progress)
+        self._at = (self._at + int(progress.steps)) % wanted
+        self._drawn = progress.drawn.astype(int)
+        return progress.running
+
+    def _resize(self, width: int) -> None:
+        """Keys first and then values, each let go of before the next is made."""
+        at, before = np.int32(self._at), self._ring.keys.shape[-2]
+        keys, values = self._ring.keys, self._ring.values
+        del self._ring
+        keys = resize_ring(keys, at, width=width)
+        values = resize_ring(values, at, width=width)
+        self._ring, self._at = KeyValues(keys, values), min(before, width) % width
+
+    def _write_unread(self) -> None:
+        for jobs, before, drawn in self._unread:
+            self._jobs.write(jobs, before, fetch(drawn))
+        self._unread = []
+
+    def _mine(self, values: np.ndarray) -> np.ndarray:
+        """Of values of all slots, or of all prompts that enter, those of this process."""
+        return values.reshape(len(self._owners), -1)[self._owners == self._own].ravel()

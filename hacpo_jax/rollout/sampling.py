@@ -58,8 +58,8 @@ def draw(logits: jax.Array, uniform: jax.Array, sampler: Sampler) -> tuple[jax.A
       the one the trainer scores (greedy draws: at temperature 1).
     """
     if sampler.temperature == 0:
-        tokens = jnp.argmax(logits, axis=-1)
-        return tokens.astype(jnp.int32), _log_prob(logits, tokens)
+        tokens = _argmax(logits)
+        return tokens, _log_prob(logits, tokens)
     logits = logits / sampler.temperature
     tokens = _inverse_cdf(truncate(logits, sampler), uniform)
     return tokens, _log_prob(logits, tokens)
@@ -85,24 +85,45 @@ def _log_prob(logits: jax.Array, tokens: jax.Array) -> jax.Array:
     return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Find the block in which the cumulative sum passes the draw, then the token in that block.
+def _argmax(logits: jax.Array) -> jax.Array:
+    """The first of the likeliest tokens: the block that has it, then its place there.
 
-    No block lies in two of the shards that the vocabulary is in.
+    XLA takes one argmax over a whole vocabulary number by number on a CPU.
     """
-    n, vocab = logits.shape
-    shards = num_shards("vocab", vocab)
-    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    weights = weights.reshape(n, shards, -1)
-    size = weights.shape[2]
-    weights = jnp.pad(weights, ((0, 0), (0, 0), (0, -size % BLOCK))).reshape(n, -1, BLOCK)
-    per_block = weights.sum(axis=-1)
+    blocks = _blocks(logits, -jnp.inf)
+    block = jnp.argmax(blocks.max(axis=-1), axis=-1)
+    return _token(logits.shape[1], blocks, block, jnp.argmax(_chosen(blocks, block), axis=-1))
+
+
+def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Find the block in which the cumulative sum passes the draw, then the token in that block."""
+    blocks = _blocks(jnp.exp(logits - logits.max(axis=-1, keepdims=True)), 0.0)
+    per_block = blocks.sum(axis=-1)
     target = uniform * per_block.sum(axis=-1)
     block, before = _first_passing(per_block, target)
-    within = jnp.take_along_axis(weights, block[:, None, None], axis=1)[:, 0]
-    offset, _ = _first_passing(within, target - before)
-    shard, block = jnp.divmod(block, weights.shape[1] // shards)
-    return (shard * size + block * BLOCK + offset).astype(jnp.int32)
+    offset, _ = _first_passing(_chosen(blocks, block), target - before)
+    return _token(logits.shape[1], blocks, block, offset)
+
+
+def _blocks(values: jax.Array, filler: float) -> jax.Array:
+    """`[N, V]` as `[N, B, BLOCK]`; no block lies in two of the shards that the vocabulary is in."""
+    n, vocab = values.shape
+    values = values.reshape(n, num_shards("vocab", vocab), -1)
+    room = -values.shape[2] % BLOCK
+    padded = jnp.pad(values, ((0, 0), (0, 0), (0, room)), constant_values=filler)
+    return padded.reshape(n, -1, BLOCK)
+
+
+def _chosen(blocks: jax.Array, block: jax.Array) -> jax.Array:
+    """One block of each row, `[N, BLOCK]`."""
+    return jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+
+
+def _token(vocab: int, blocks: jax.Array, block: jax.Array, offset: jax.Array) -> jax.Array:
+    """Ids of what lies at `offset` `[N]` in block number `block` `[N]`."""
+    shards = num_shards("vocab", vocab)
+    shard, block = jnp.divmod(block, blocks.shape[1] // shards)
+    return (shard * (vocab // shards) + block * BLOCK + offset).astype(jnp.int32)
 
 
 def _first_passing(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

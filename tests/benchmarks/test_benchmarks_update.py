@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 
 import pytest
-
 import update_speed
 from update_memory import QWEN3, Size, temporaries
 

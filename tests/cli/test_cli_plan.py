@@ -84,20 +84,17 @@ def test_a_plan_of_fake_devices(config, tmp_path):
     assert plan["agents"]["only"]["params"] == 4 * PARAMETERS // 4
     assert plan["resident"] == 3 * 4 * PARAMETERS // 4 + 16
     programs = {row["program"]: row for row in plan["programs"]}
-    assert list(programs) == [
-        "decode",
-        "evaluate",
-        "update",
-        "optimizer",
-    ]  # float32 has no need of scoring
+    rollout = ["gather", "prefill", "decode", "evaluate_prefill", "evaluate"]
+    assert list(programs) == [*rollout, "update", "optimizer"]  # float32 has no need of scoring
     for row in programs.values():
         assert row["fits"]
         memory = row["bytes"]
         assert row["needed"] == row["beside"] + memory["peak"]
         assert row["needed"] >= plan["resident"]
-        assert row["flops"] > 0
-        assert row["collectives"]["all-gather"]["count"] > 0
+        assert (row["flops"] > 0) == (row["program"] != "gather")
         assert row["program"] in found.stdout
+    for name in ("gather", "update"):
+        assert programs[name]["collectives"]["all-gather"]["count"] > 0
     assert "fits" in found.stdout.splitlines()[-1]
 
 

@@ -100,8 +100,9 @@ def cached_logits(
 
         def decode_one(cache, at):
             step, newest = at
+            ages, filled = (step - 1 - jnp.arange(steps + 1)) % (steps + 1), jnp.full(prompts, step)
             hidden, new = decoder.decode(
-                newest, start + step, prompt, valid, cache, step, dtype=jnp.float32
+                newest, start + step, prompt, valid, cache, ages, filled, dtype=jnp.float32
             )
             cache = jax.tree.map(lambda old, add: old.at[..., step, :].set(add), cache, new)
             return cache, hidden @ decoder.unembedding().T

@@ -61,11 +61,13 @@ def test_whole_sequences_see_the_newest_tokens(window, pads, tail, seed):
 @given(
     window=st.integers(1, 13) | st.none(),
     lengths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    filled=st.integers(0, 6),
+    filled=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    written=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-def test_new_tokens_see_the_newest_of_prompt_and_answer(window, lengths, filled, seed):
-    """Windows that end in the prompt, in the answer, or at the new token itself."""
+def test_new_tokens_see_the_newest_of_prompt_and_answer(window, lengths, filled, written, seed):
+    """Windows that end in the prompt, in the answer, or at the new token itself; answers to two
+    prompts that began at different times, in places that are taken in turn."""
     rng, room, answers = np.random.default_rng(seed), 6, 2
 
     def normal(*shape):
@@ -75,13 +77,20 @@ def test_new_tokens_see_the_newest_of_prompt_and_answer(window, lengths, filled,
     prompt = KeyValues(*normal(2, 2, KV_HEADS, 5, SIZE))
     generated = KeyValues(*normal(2, 2, answers, KV_HEADS, room, SIZE))
     valid = np.arange(5) >= 5 - np.array(lengths)[:, None]
-    positions = np.array(lengths)[:, None] + np.full((2, answers), filled)
+    positions = np.array(lengths)[:, None] + np.broadcast_to(
+        np.array(filled)[:, None], (2, answers)
+    )
     limit = None if window is None else jnp.array(window)
-    got = shared_prompt_attention(q, k, v, positions, prompt, valid, generated, filled, limit)
+    # The place `written` was written last, the one before it before that.
+    ages = np.array([(written - place) % room for place in range(room)])
+    got = shared_prompt_attention(
+        q, k, v, positions, prompt, valid, generated, ages, np.array(filled), limit
+    )
     for p, g in np.ndindex(2, answers):
 
         def row(shared, own, new, p=p, g=g):
-            parts = shared[p][:, valid[p]], own[p, g][:, :filled], new[p, g][:, None]
+            places = [(written - age) % room for age in reversed(range(filled[p]))]
+            parts = shared[p][:, valid[p]], own[p, g][:, places], new[p, g][:, None]
             whole = np.concatenate(parts, axis=1).swapaxes(0, 1)
             return whole if window is None else whole[-window:]
 

@@ -22,10 +22,12 @@ from hacpo_jax.models import (
     trained_axes,
 )
 from hacpo_jax.models.lora import split, with_base
-from hacpo_jax.parallel.layout import Layout
+from hacpo_jax.parallel.layout import Layout, one_device
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
-from hacpo_jax.rollout import DecodeSpec, Sampler, decode
+from hacpo_jax.rollout import Chunk, DecodeSpec, Sampler, ring_widths
+from hacpo_jax.rollout.decode import decode, prefill
+from hacpo_jax.rollout.shapes import SlotShapes
 from hacpo_jax.training.cuts import lay_rows, longest_loads
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.scoring import Cut, PolicySpec, score_cut
@@ -93,7 +95,7 @@ CASES: Mapping[str, Case] = {
     "adapters": case(ADAPTED, agents=2, remat=True, prompt_tokens=16, row_tokens=112),
 }
 PROGRAMS = [
-    *((program, name) for program in ("decode", "score") for name in ("qwen3", "adapters")),
+    *((p, name) for p in ("prefill", "decode", "score") for name in ("qwen3", "adapters")),
     *(("update", name) for name in CASES),
 ]
 
@@ -140,25 +142,29 @@ def _policy(one: Case) -> PolicySpec:
     return PolicySpec(model, 1.0, model.vocab_size, jnp.dtype("float32"), sizes.remat)
 
 
-def decode_call(one: Case):
-    """The jitted function with its arguments."""
+def _slots(one: Case) -> tuple[DecodeSpec, SlotShapes, Any]:
     model, sizes, agents = one.model, one.work.sizes, one.agents
-    prompts = sizes.chunk_prompts
     spec = DecodeSpec(
         model, Sampler(1.0), sizes.answer_tokens, (0,), model.vocab_size, jnp.dtype("float32")
     )
-    keys = jax.eval_shape(
-        lambda: jax.random.split(jax.random.key(0), (agents, prompts, sizes.samples))
-    )
-    params = with_base(_of_agents(abstract_trained(model), agents), _base(model))
-    arguments = (
-        params,
-        _shape((prompts, sizes.prompt_tokens), jnp.int32),
-        _shape((prompts,), jnp.int32),
-        keys,
-        _shape((prompts,), jnp.bool_),
-    )
-    return decode, arguments, {"spec": spec}
+    chunk = Chunk(sizes.chunk_prompts, sizes.samples)
+    weights = with_base(_of_agents(abstract_trained(model), agents), _base(model))
+    return spec, SlotShapes(one_device(), spec, agents, chunk), weights
+
+
+def prefill_call(one: Case):
+    """The jitted function with its arguments, for prompts in all slots."""
+    spec, shapes, weights = _slots(one)
+    return prefill, (weights, *shapes.asked(one.work.sizes.prompt_tokens)), {"spec": spec}
+
+
+def decode_call(one: Case, width: int | None = None):
+    """The jitted function with its arguments; the ring is at its widest or of that width."""
+    spec, shapes, weights = _slots(one)
+    ring = shapes.ring(width or ring_widths(spec.max_new_tokens)[-1])
+    scalar = _shape((), jnp.int32)
+    state = (shapes.prompts(one.work.sizes.prompt_tokens), shapes.rows(), ring)
+    return decode, (weights, *state, scalar, scalar, scalar), {"spec": spec}
 
 
 def score_call(one: Case):
@@ -224,7 +230,7 @@ def compiled_update_on(one: Case, mesh: MeshSizes):
         return lowered.compile({"xla_backend_optimization_level": 0})
 
 
-CALLS = {"decode": decode_call, "score": score_call, "update": update_call}
+CALLS = {"prefill": prefill_call, "decode": decode_call, "score": score_call, "update": update_call}
 
 
 @functools.cache

@@ -4,7 +4,16 @@ import dataclasses
 import math
 
 import pytest
-from compiled_programs import CALLS, CASES, LLAMA, PROGRAMS, QWEN3, case, compiled
+from compiled_programs import (
+    CALLS,
+    CASES,
+    LLAMA,
+    PROGRAMS,
+    QWEN3,
+    case,
+    compiled,
+    decode_call,
+)
 from jax.extend.core import jaxprs_in_params
 from tiny import LLAMA as TINY
 
@@ -15,6 +24,7 @@ from hacpo_jax.parallel.estimate import (
     forward_flops,
     head_flops,
     micro_batch_flops,
+    products_flops,
     step_flops,
 )
 from hacpo_jax.parallel.mesh import MeshSizes
@@ -48,11 +58,20 @@ def test_a_tiny_rollout_by_hand():
     flops = tiny_flops().rollout
     # Per layer 2 prompts of 4 tokens; 4 * 4 pairs, 2 heads of 8, two products.
     assert flops.prefill == 2 * 2 * (2 * 8 * 1920 + 2 * 16 * 16 * 4)
-    assert flops.prefill_head == 2 * (2 * 4 * 16 * 40)
+    # The answers to a prompt have their first token's logits in common.
+    assert flops.prefill_head == 2 * (2 * 2 * 16 * 40)
     # 4 further tokens of 4 answers, each over keys and values of 4 prompt and 4 answer places, and
     # over its own key.
     assert flops.decode == 2 * 4 * 2 * (2 * 4 * 1920 + 4 * (2 * 8 + 1) * 16 * 2)
     assert flops.decode_head == 2 * 4 * (2 * 4 * 16 * 40)
+
+
+def test_a_decode_attends_to_what_there_is_room_for():
+    """100 tokens: 50 over 50 places, the other 49 that follow one over 99."""
+    flops = tiny_flops(answer_tokens=100).rollout
+    keys = 50 * (4 + 50) + 49 * (4 + 99)
+    assert flops.decode == 2 * 2 * (2 * 4 * 99 * 1920 + 4 * (2 * keys + 99) * 16 * 2)
+    assert tiny_flops(answer_tokens=1).rollout.decode == 0
 
 
 def test_a_tiny_update_by_hand():
@@ -149,10 +168,13 @@ def counted_once(program: str, name: str) -> float:
     sizes, model = one.work.sizes, one.model
     flops = step_flops(one.work)
     layers, blocks = model.num_layers, math.ceil(model.vocab_size / BLOCK)
-    if program == "decode":
-        rollout, steps = flops.rollout, sizes.answer_tokens - 1
-        prefill = rollout.prefill / layers + rollout.prefill_head
-        found = prefill + rollout.decode / layers / steps + rollout.decode_head / steps
+    if program == "prefill":
+        found = flops.rollout.prefill / layers + flops.rollout.prefill_head
+    elif program == "decode":
+        answers, steps = sizes.chunk_prompts * sizes.samples, sizes.answer_tokens - 1
+        attended = answers * (2 * (sizes.prompt_tokens + steps) + 1)  # the ring at its widest
+        layer = products_flops(model, answers, attended).total / layers
+        found = layer + flops.rollout.decode_head / steps
     elif program == "score":
         ((_, answers, width),) = sizes.scored
         (score,) = {  # all micro-batches are alike
@@ -198,13 +220,17 @@ def test_loops_run_as_often_as_the_traced_programs(model):
     """What XLA counts once is counted here as often as it runs: exactly the estimate."""
     one = case(model, agents=2)
     sizes, flops = one.work.sizes, step_flops(one.work)
-    expected = {
-        "decode": flops.rollout.total,
-        "score": flops.scoring // len(sizes.score_loads(32, 96, 1)),
-        "update": flops.updates.total // len(sizes.update_loads(1)),
-    }
-    for program, wanted in expected.items():
-        function, arguments, options = CALLS[program](one)
-        traced = function.trace(*arguments, **options).jaxpr
-        found = traced_flops(traced.jaxpr, one.work.sizes.answer_tokens - 1)
-        assert found == 2 * wanted, program
+    rollout = flops.rollout
+
+    def found(call, tokens: int = 0) -> int:
+        function, arguments, options = call
+        return traced_flops(function.trace(*arguments, **options).jaxpr.jaxpr, tokens)
+
+    assert found(CALLS["prefill"](one)) == 2 * (rollout.prefill + rollout.prefill_head)
+    # 95 tokens follow the first: 48 until the first ring is full, and 47 in the next.
+    decoded = found(decode_call(one, 48), 48) + found(decode_call(one, 95), 47)
+    assert decoded == 2 * (rollout.decode + rollout.decode_head)
+    score = flops.scoring // len(sizes.score_loads(32, 96, 1))
+    assert found(CALLS["score"](one)) == 2 * score
+    update = flops.updates.total // len(sizes.update_loads(1))
+    assert found(CALLS["update"](one)) == 2 * update

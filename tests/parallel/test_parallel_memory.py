@@ -78,6 +78,12 @@ def test_cache_by_hand():
     assert rollout.prompt_cache == 2 * 4 * 2 * 2 * 8 * 2
     assert rollout.generated_cache == 4 * 4 * 2 * 2 * 8 * 2
     assert rollout.layer_cache * 2 == rollout.generated_cache
+    # Of 512 tokens the last is not cached. While the cache grows to twice its width, what was half
+    # of the values is held beside all of them and the keys.
+    assert tiny_bytes().rollout.working < tiny_bytes(answer_tokens=513).rollout.working
+    grown = tiny_bytes(answer_tokens=513).rollout
+    assert grown.generated_cache == 4 * 512 * 2 * 2 * 8 * 2
+    assert grown.working == grown.generated_cache // 4
     # Copies in bfloat16, or gathered; the key head is not divided.
     assert rollout.weights == 0 and tiny_bytes(param_bytes=4).rollout.weights == 2 * PARAMETERS
     assert tiny_bytes(1, 1, 4, 1).rollout.weights == 2 * PARAMETERS
@@ -136,10 +142,16 @@ def test_arguments_are_counted_to_the_byte(program, name):
     elif program == "score":
         unread = 4 * one.agents * sizes.prompts * sizes.samples
         expected = params + found.score.answers - unread
-    else:
+    elif program == "prefill":
         # Two words a key; ids, lengths and flags of the prompts, which agents share.
         keys = 8 * one.agents * sizes.prompts * sizes.samples
         expected = params + keys + sizes.prompts * (4 * sizes.prompt_tokens + 4 + 1)
+    else:
+        # Of each answer a key, its newest token and whether it has stopped; of each prompt its
+        # length and how far the answers are; and 3 numbers.
+        answers = one.agents * sizes.prompts * sizes.samples * (8 + 4 + 1)
+        cache = found.rollout.prompt_cache + found.rollout.generated_cache
+        expected = params + cache + answers + sizes.prompts * (4 + 4) + 3 * 4
     assert measured.argument_size_in_bytes == expected
 
 
@@ -147,7 +159,8 @@ def test_arguments_are_counted_to_the_byte(program, name):
 def test_temporaries_are_estimated_within_a_half(program, name):
     """Of what XLA plans on a CPU, which in a decode may hold cache and head once more."""
     one, found, measured = held(program, name)
-    least = most = found.rollout.total
+    rollout = found.rollout
+    least = most = rollout.total - rollout.generated_cache - rollout.layer_cache
     if program == "update":
         least = most = made(found.update)
     elif program == "score":

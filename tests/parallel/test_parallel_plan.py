@@ -58,13 +58,31 @@ def test_a_decode_holds_what_its_shapes_say(tmp_path):
     assert one.bytes is not None
     assert one.bytes.temporaries == analysis.temp_size_in_bytes
     assert one.bytes.arguments == analysis.argument_size_in_bytes
-    # 16 rows are 4 prompts with 4 answers each, one prompt to each of 4 parts along fsdp.
-    rows = 8 * 4 + 4 + 4 * 8 + 1  # ids, length, keys of two words, and whether it is one
-    assert one.bytes.arguments == found.residents["small"].params + rows
-    answers = 4 * (8 * (4 + 4) + 4 + 1)  # ids and log-probs, length, whether stopped
-    assert abs(one.bytes.outputs - answers) <= 64  # and pointers to each
-    # Everything of both agents lies there, and the program's arguments are some of it.
-    assert one.needed == found.resident - found.residents["small"].params + one.bytes.peak
+    # 16 rows are 4 prompts with 4 answers each, one prompt to each of 4 parts along fsdp. Weights
+    # are gathered along those; a position of the cache has a key and a value of one head of 8.
+    norms, matrices = (2 * LAYERS + 1) * HIDDEN, LAYERS * LAYER_MATRICES + VOCAB * HIDDEN
+    weights, position = 4 * (norms + matrices // 2), 4 * 2 * LAYERS * 8
+    ring, rows = 4 * 7 * position, 4 * (4 + 1) + 4  # newest token, stopped or not, and how far
+    held = 8 * position + 4 + 4 * 8 + ring + rows + 3 * 4  # prompt, its length, keys of two words
+    assert one.bytes.arguments == weights + held
+    drawn = 4 * (64 * (4 + 4) + 4 + 1)  # ids and log-probs, how many, whether stopped
+    told = 4 + 4 * 4 + 4  # steps, and of all 4 slots how far and whether it runs
+    assert abs(one.bytes.outputs - (ring + rows + drawn + told)) <= 128  # and pointers to each
+    assert one.bytes.reused == ring + rows
+    # Everything of both agents lies there.
+    assert one.needed == found.resident + one.bytes.peak
+
+
+def test_prompts_are_read_beside_a_ring(tmp_path):
+    config = small_run(tmp_path, "agents.0.mesh.tensor=2")
+    programs = prepare_plan(config, jax.devices())
+    kept = residents(programs, programs.groups[0])
+    shapes = GroupShapes(programs, programs.groups[0])
+    beside = {job.name: job.beside for job in shapes.jobs()}
+    ring = 4 * 7 * 4 * 2 * LAYERS * 8
+    assert beside["gather"] == beside["update"] == 0
+    assert beside["prefill"] == kept.params + ring
+    assert beside["decode"] == kept.params
 
 
 def test_flops_of_an_update_are_those_of_its_products(tmp_path):
@@ -102,14 +120,18 @@ def test_an_update_gathers_no_parameter_whole(tmp_path, topology, tensor):
 
 def test_a_decode_gathers_weights_once_and_not_in_every_step(tmp_path):
     config = small_run(tmp_path, "sampling.max_new_tokens=8")
-    (one,) = plan(config, topology_devices("v5e:2x2"), only=[("small", "decode")]).programs
+    names = [("small", name) for name in ("gather", "prefill", "decode")]
+    found = plan(config, topology_devices("v5e:2x2"), only=names).programs
     table = VOCAB * HIDDEN
-    turns = [
-        each.times
-        for each in one.collectives
-        if each.kind == "all-gather" and any(math.prod(s.dims) >= table for s in each.whole)
-    ]
-    assert turns == [1]
+    gathered = {
+        one.program: [
+            each.times
+            for each in one.collectives
+            if each.kind == "all-gather" and any(math.prod(s.dims) >= table for s in each.whole)
+        ]
+        for one in found
+    }
+    assert gathered == {"gather": [1], "prefill": [], "decode": []}
 
 
 def test_a_decode_holds_its_cache_once(tmp_path):
@@ -123,7 +145,9 @@ def test_a_decode_holds_its_cache_once(tmp_path):
     # Less would lie in the memory beside the cores.
     cache = 2 * 2 * LAYERS * 4 * 2 * 16384 * 128 * 2
     assert one.bytes is not None
-    assert cache < one.bytes.temporaries < 1.5 * cache
+    assert cache < one.bytes.arguments
+    assert one.bytes.reused >= cache
+    assert one.bytes.temporaries < 0.5 * cache
 
 
 def test_groups_with_devices_of_their_own_hold_nothing_of_each_other(tmp_path):
@@ -136,7 +160,7 @@ def test_groups_with_devices_of_their_own_hold_nothing_of_each_other(tmp_path):
     found = plan(config, devices, only=[("small", "decode"), ("large", "decode")])
     for one in found.programs:
         kept = found.residents[one.agents]
-        assert one.beside == kept.optimizer
+        assert one.beside == kept.optimizer + kept.params  # beside gathered ones
     assert found.resident == max(kept.total for kept in found.residents.values())
 
 
@@ -145,5 +169,13 @@ def test_what_lies_in_host_memory_takes_no_room(tmp_path):
     shapes = GroupShapes(programs, programs.groups[0])
     kept = residents(programs, programs.groups[0])
     beside = {job.name: resident_beside(shapes, job) for job in shapes.jobs()}
-    waiting = dict.fromkeys(("decode", "evaluate", "update"), kept.optimizer)
-    assert beside == waiting | {"optimizer": 0}
+    while_decoding = kept.optimizer + kept.params
+    for name in ("prefill", "evaluate_prefill"):
+        assert beside.pop(name) > while_decoding  # a ring lies there already
+    assert beside == {
+        "gather": kept.optimizer,
+        "decode": while_decoding,
+        "evaluate": while_decoding,
+        "update": kept.optimizer,
+        "optimizer": 0,
+    }

@@ -22,7 +22,8 @@ SETTINGS = {
         "mini_batch_prompts": 5,
         "micro_batch_tokens": 60,
     },
-    "sampling": {"max_new_tokens": 4, "temperature": 0.8},
+    # 4 slots for 5 prompts: one of them has to wait.
+    "sampling": {"max_new_tokens": 4, "temperature": 0.8, "max_rows": 8},
     "algorithm": {"name": "hacpo", "kl_coef": 0.01, "rescue": {"coef": 0.5}},
     "placement": "colocated",
 }

@@ -22,7 +22,9 @@ from tiny import (
 )
 
 from hacpo_jax.models import Decoder, bind, load_model
-from hacpo_jax.rollout import Sampler, answer, answer_keys, decode, pad_left
+from hacpo_jax.parallel.layout import one_device
+from hacpo_jax.rollout import Sampler, answer, answer_keys, pad_left
+from hacpo_jax.rollout.decode import decode, empty_ring, prefill
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
@@ -173,16 +175,21 @@ def test_a_model_that_stops_at_once_takes_no_decode_step(monkeypatch):
 
 
 def test_filler_rows_end_at_once_with_no_tokens():
-    padded = pad_left([PROMPTS[0], [0], PROMPTS[1]], 6)
-    keys = answer_keys(0, (0,), 0, [0, 7, 1], 4)
+    padded, weights = pad_left([PROMPTS[0], [0], PROMPTS[1]], 6), stacked(llama_params())
+    keys = jax.random.key_data(answer_keys(0, (0,), 0, [0, 7, 1], 4))
     lengths, active = np.array([5, 1, 2]), np.array([True, False, True])
-    found = decode(stacked(llama_params()), padded, lengths, keys, active, spec=DECODE)
-    assert not found.lengths[0, 1].any()
-    assert not found.stopped[0, 1].any()
-    assert not found.tokens[0, 1].any()
-    np.testing.assert_array_equal(found.log_probs[0, 1], 0)
-    plain = run()
-    np.testing.assert_array_equal(found.tokens[0, [0, 2]], plain.tokens[0, :2])
+    prompts, rows, first = prefill(weights, padded, lengths, keys, active, spec=DECODE)
+    ring = empty_ring(DECODE, (1, 3, 4), 6, one_device())
+    _, _, further, told = decode(weights, prompts, rows, ring, 0, 6, 3, spec=DECODE)
+    for drawn in (first, further):
+        assert not drawn.counts[0, 1].any()
+        assert not drawn.stopped[0, 1].any()
+        assert not drawn.tokens[0, 1].any()
+        np.testing.assert_array_equal(drawn.log_probs[0, 1], 0)
+    assert told.steps == 6 and not told.running.any()
+    plain = run().tokens[0, :2]
+    np.testing.assert_array_equal(first.tokens[0, [0, 2], :, 0], plain[..., 0])
+    np.testing.assert_array_equal(further.tokens[0, [0, 2], :, :6], plain[..., 1:])
 
 
 def test_two_agents_in_one_program_are_two_agents_alone():

@@ -32,11 +32,10 @@ def everything():
 @settings(max_examples=12, deadline=None)
 @given(
     prompt_ids=st.permutations(range(len(POOL))),
-    max_rows=st.sampled_from([1, 3, 4, 7, 12, 1000]),
+    max_rows=st.sampled_from([3, 4, 12, 1000]),
 )
 def test_samples_do_not_depend_on_order_or_chunk_size(prompt_ids, max_rows):
-    """Chunks of 1, 3 and all prompts, or of one prompt with 1 or 2 of its answers; what the last
-    one lacks is filled up."""
+    """Slots for 1, 3 and all prompts, or for one prompt with 2 of its answers."""
     found, expected = drawn(prompt_ids, max_rows=max_rows), everything()
     assert found.tokens.shape == (1, len(POOL), SAMPLES, DECODE.max_new_tokens)
     for name in ("tokens", "lengths", "stopped"):
