@@ -102,7 +102,7 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
             for tracker in trackers:
                 tracker.metrics(result.metrics)
             console.step(state.step, result.metrics)
-            for warning in watch.warnings(result.metrics, run.verifier.first_error):
+            for warning in watch.warnings(result.metrics, run.verifier.first_error_of):
                 console.warning(warning)
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)
