@@ -191,14 +191,22 @@ def make_verifier(
         raise UserError("workers", workers, "must be at least 1")
     if not 0 < timeout < float("inf"):
         raise UserError("timeout", timeout, "must be a positive number of seconds")
-    named: list[dict[str, Any]] = (
-        [{"name": name}] if isinstance(name, str) else [_fields(part) for part in name]
-    )
-    if not named:
+    if isinstance(name, str):
+        parts = [_part(name)]
+    else:
+        parts = [_listed(i, _fields(part)) for i, part in enumerate(name)]
+    if not parts:
         raise UserError("verifier", [], "an empty list; name at least one verifier")
-    return Verifier(
-        ProcessGrader([_part(**part) for part in named], workers=workers, timeout=timeout)
-    )
+    return Verifier(ProcessGrader(parts, workers=workers, timeout=timeout))
+
+
+def _listed(index: int, fields: dict[str, Any]) -> Part:
+    """A part of a sum, whose faults are told by where it stands."""
+    try:
+        return _part(**fields)
+    except UserError as error:
+        key = "name" if error.field == "verifier" else error.field
+        raise UserError(f"verifier.{index}.{key}", error.value, error.remedy) from None
 
 
 def _fields(part: NamedPart | Mapping[str, Any]) -> dict[str, Any]:
@@ -218,4 +226,4 @@ def _part(name: str = "", weight: float = 1.0, **options: Any) -> Part:
         raise UserError("verifier", name, f"{hint}must be {known} or 'package.module:function'")
     if name == "format" and isinstance(options.get("pattern"), str):
         compile_pattern(options["pattern"], "pattern")
-    return Part(function, weight, options)
+    return Part(function, weight, options, name)

@@ -222,7 +222,8 @@ def prepare(
             task.verifier.name, workers=task.verifier.workers, timeout=task.verifier.timeout
         )
     except UserError as error:
-        raise UserError("task.verifier.name", error.value, error.remedy) from None
+        field = "task." + error.field.replace("verifier", "verifier.name", 1)
+        raise UserError(field, error.value, error.remedy) from None
     return Run(
         config=config,
         agents=tuple(agents),
