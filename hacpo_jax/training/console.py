@@ -121,7 +121,6 @@ class Console:
                 + (f", {row['invalid']} answers not graded" if row["invalid"] else "")
             )
         self._accuracy = {agent: sum(values) / len(values) for agent, values in found.items()}
-        self._pace.start()
 
     def step(self, step: int, metrics: list[Row]) -> None:
         """The figures that matter of every agent after a step."""
@@ -203,20 +202,11 @@ class Pace:
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
         self._times: deque[float] = deque(maxlen=11)
-        self._ends = 0
-
-    def start(self) -> None:
-        """The first step begins; after it nothing is news."""
-        if not self._ends:
-            self._times.clear()
-            self._times.append(self._clock())
 
     def left(self, steps: int) -> str:
-        """A step has ended: how long `steps` more take; empty where that is not known yet."""
+        """A step has ended: how long `steps` more take; empty after the first one, which compiles
+        and says little about the others."""
         self._times.append(self._clock())
-        self._ends += 1
-        if self._ends == 2:  # the first step compiles, and says little about the others
-            self._times.popleft()
         if steps == 0 or len(self._times) < 2:
             return ""
         each = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
