@@ -17,7 +17,7 @@ from rich.text import Text
 from hacpo_jax.agents import Agent
 from hacpo_jax.models import abstract_params, abstract_trained
 from hacpo_jax.terminal import rich_console
-from hacpo_jax.text import time_left
+from hacpo_jax.text import printable, time_left
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
 
@@ -182,8 +182,8 @@ class Console:
             self._out.print(Text(text), soft_wrap=True)
 
     def warning(self, text: str) -> None:
-        """One line that is shown in any case."""
-        self._out.print(Text(f"warning: {text}"), soft_wrap=True)
+        """One line that is shown in any case; a verifier's words in it may be a model's."""
+        self._out.print(Text(f"warning: {printable(text)}"), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal as it was, also after an error or an interrupt."""

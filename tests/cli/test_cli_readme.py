@@ -1,5 +1,6 @@
 """The README knows every verb."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -17,6 +18,6 @@ def test_every_verb_is_in_the_table_of_verbs():
 def test_headings_stand_free():
     lines = README.read_text().splitlines()
     inside = False
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         inside ^= before.startswith("```")
         assert inside or not line.startswith("## ") or before == "", line

@@ -95,6 +95,14 @@ def test_quiet_shows_warnings_alone(terminal):
     assert text.strip() == "warning: look out"
 
 
+def test_a_warning_moves_no_cursor():
+    """A verifier may tell what a model wrote."""
+    out = io.StringIO()
+    rich = RichConsole(file=out, force_terminal=True, width=120, highlight=False)
+    Console(out=rich).warning("ValueError: \x1b[2Jgone\x07")
+    assert out.getvalue() == "warning: ValueError: \\x1b[2Jgone\\x07\n"
+
+
 def test_the_pace_is_that_of_the_latest_steps():
     clock = Clock()
     pace = Pace(clock)
