@@ -204,11 +204,12 @@ def _is_free(path: Path) -> bool:
 
 def _finished_nothing(path: Path) -> bool:
     """Whether the run there has no step to lose: no row of metrics, no checkpoint but the start,
-    and nothing that is written after a step."""
+    and nothing that is written after a step. A config alone may have been written by hand."""
     names = {entry.name for entry in path.iterdir()}
     steps = [p.name for p in (path / "checkpoints").glob("*") if p.name.isdecimal()]
     return (
-        names <= {_LOCK, _CONFIG, _CONFIG + _PART, *_BEFORE_STEPS}
+        "agents" in names
+        and names <= {_LOCK, _CONFIG, _CONFIG + _PART, *_BEFORE_STEPS}
         and set(steps) <= {"0"}
         and not read_rows(path / "metrics.jsonl")
     )

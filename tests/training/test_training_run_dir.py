@@ -146,7 +146,8 @@ def test_a_run_refused_at_its_first_grading_gives_its_directory_to_the_mended_on
     assert "agents.0" in str(directory.replaces)
     directory.close()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.yaml"]
-    with pytest.raises(UserError, match=r"task\.verifier\.name"):  # the same config goes on
+    (tmp_path / "run" / "agents" / "two").mkdir(parents=True)  # what comes next
+    with pytest.raises(UserError, match=r"task\.verifier\.name"):  # the other way round
         train(broken, Console(quiet=True))
     assert [path.name for path in (tmp_path / "run" / "agents").iterdir()] == ["one"]
 
@@ -155,7 +156,14 @@ def test_a_run_refused_at_its_first_grading_gives_its_directory_to_the_mended_on
 def test_a_run_with_more_than_a_start_belongs_to_its_config(tmp_path, sign):
     config = tiny_config(tmp_path / "run")
     taken(config).close()
+    (tmp_path / "run" / "agents").mkdir()
     (tmp_path / "run" / sign).mkdir(parents=True)
+    with pytest.raises(UserError, match="belongs to another config: seed is 0 there and 3 here"):
+        RunDirectory(tiny_config(tmp_path / "run", seed=3))
+
+
+def test_a_config_alone_may_be_somebodys_work(tmp_path):
+    taken(tiny_config(tmp_path / "run")).close()
     with pytest.raises(UserError, match="belongs to another config: seed is 0 there and 3 here"):
         RunDirectory(tiny_config(tmp_path / "run", seed=3))
 
