@@ -12,10 +12,11 @@ set -euo pipefail
 # shellcheck source=launch/variables.sh
 source "$(dirname "${BASH_SOURCE[0]}")/variables.sh"
 
+help_first "$@"
 kind=${1:-}
 case $kind in
 tpu | gpu) ;;
-*) fail "'$kind': the first word must be tpu or gpu" ;;
+*) fail "'$kind': the first word must be tpu or gpu; see launch/gke.sh --help" ;;
 esac
 take_dry_run "${@:2}"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# Tests the project: launch/test.sh [word ...]
 # Installs hacpo-jax with its test tools into .venv when needed, then runs the linters of Python and
 # of scripts, the formatter's check, the type check, and pytest with the given words.
 # The tests compare with transformers' own models where torch is installed: HACPO_TORCH names the
@@ -7,6 +8,7 @@ set -euo pipefail
 # shellcheck source=launch/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+help_first "$@"
 make_venv
 install_project "test${accelerator:+,$accelerator}"
 has_torch() {

@@ -13,10 +13,11 @@ set -euo pipefail
 # shellcheck source=launch/variables.sh
 source "$(dirname "${BASH_SOURCE[0]}")/variables.sh"
 
+help_first "$@"
 action=${1:-}
 case $action in
 create | run | delete) ;;
-*) fail "'$action': the first word must be create, run or delete" ;;
+*) fail "'$action': the first word must be create, run or delete; see launch/tpu_pod.sh --help" ;;
 esac
 take_dry_run "${@:2}"
 [[ $action == run || ${#words[@]} == 0 ]] || fail "'${words[0]}': $action takes no words"
@@ -32,6 +33,11 @@ if [[ $action == create ]]; then
 fi
 check_words "${words[@]}"
 need_program gcloud "install the Google Cloud CLI, then gcloud auth login"
+if [[ $dry_run == 0 && -z ${PROJECT:-} ]]; then
+    [[ -n $(gcloud config get-value project 2>/dev/null || true) ]] ||
+        fail "PROJECT is not set, and gcloud has none of its own: set it to the id of the Google" \
+            "Cloud project of the slice, or run gcloud config set project ID"
+fi
 place=(--zone="$ZONE" ${PROJECT:+--project="$PROJECT"})
 
 wait_until_active() {

@@ -11,6 +11,25 @@ fail() {
     exit 2
 }
 
+# help_first WORD ...: where the first word asks for help, prints the comment at the head of the
+# script, and ends.
+help_first() {
+    local line
+    case ${1:-} in
+    -h | --help) ;;
+    *) return 0 ;;
+    esac
+    {
+        read -r # the line that names bash
+        while IFS= read -r line && [[ $line == '#'* ]]; do
+            line=${line#'#'}
+            printf '%s\n' "${line# }"
+        done
+    } <"$0"
+    printf '\nMore: %s\n' "$launch_dir/README.md"
+    exit
+}
+
 # need NAME PATTERN MEANING: the variable must be set and match the whole pattern.
 need() {
     local value=${!1:-}
@@ -69,4 +88,5 @@ take_dry_run() {
         dry_run=1
         words=("${@:2}")
     fi
+    help_first "${words[@]}"
 }

@@ -15,7 +15,7 @@ from hacpo_jax.cli.subjects import Measured
 from hacpo_jax.config import Config, NewModel, NewTokenizer
 from hacpo_jax.errors import UserError
 from hacpo_jax.evaluation import AnswerFile, figures_rows, fingerprint, results_table
-from hacpo_jax.text import time_left
+from hacpo_jax.text import printable, time_left
 from hacpo_jax.training.measure import measure_into
 from hacpo_jax.training.run import Run, prepare
 from hacpo_jax.training.run_dir import replace_text
@@ -54,7 +54,7 @@ def measure_all(
             error = run.verifier.first_error
         if error is not None:
             told = "answers could not be graded and count as wrong; the first"
-            print(f"warning: {one.name}: {told}: {error}", file=sys.stderr)
+            print(f"warning: {one.name}: {told}: {printable(error)}", file=sys.stderr)
         yield one, figures
 
 

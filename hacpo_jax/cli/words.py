@@ -105,8 +105,8 @@ def _verb(word: str) -> str:
     if word.endswith((".yaml", ".yml")):
         raise UserError("verb", word, f"looks like a config; write --config {word}")
     close = difflib.get_close_matches(word, VERBS, n=1)
-    nearest = f"did you mean {close[0]!r}? " if close else ""
-    raise UserError("verb", word, f"unknown; {nearest}There are {', '.join(VERBS)}")
+    there = f"did you mean {close[0]!r}? There are" if close else "there are"
+    raise UserError("verb", word, f"unknown; {there} {', '.join(VERBS)}")
 
 
 def _option_remedy(word: str) -> str:
@@ -114,8 +114,8 @@ def _option_remedy(word: str) -> str:
         return f"settings have no dashes: {word.lstrip('-')}"
     known = [*_AFTER, "--quiet", "--help"]
     close = difflib.get_close_matches(word, known, n=1)
-    nearest = f"did you mean {close[0]}? " if close else ""
-    return f"{nearest}There are {', '.join(known)}; settings are key=value words"
+    there = f"did you mean {close[0]}? There are" if close else "there are"
+    return f"{there} {', '.join(known)}; settings are key=value words"
 
 
 def refuse_paths(command: Command) -> None:
@@ -151,9 +151,9 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
         key, _, value = word.partition("=")
         if key not in model.model_fields:
             close = difflib.get_close_matches(key, model.model_fields, n=1)
-            nearest = f"did you mean {close[0]!r}? " if close else ""
+            there = f"did you mean {close[0]!r}? There are" if close else "there are"
             known = ", ".join(model.model_fields)
-            raise UserError(key or "option", value, f"unknown key; {nearest}There are {known}")
+            raise UserError(key or "option", value, f"unknown key; {there} {known}")
         if typing.get_origin(model.model_fields[key].annotation) is tuple:
             values[key] = [*values.get(key, []), value]
             continue

@@ -178,7 +178,7 @@ _TOLD = {
     ("union_tag_not_found",): "must name its {discriminator}",
 }
 _KINDS = ("arithmetic", "reasoning_gym", "jsonl", "parquet", "hub", "preset")
-_TAGS = ("<path>", "<new>", *_KINDS)
+_TAGS = ("<path>", "<new>", "<text>", "<list>", *_KINDS)
 
 
 def _hint(path: list) -> str:

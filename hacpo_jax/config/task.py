@@ -2,9 +2,22 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from hacpo_jax.config.base import Section
+
+
+def _text_or_list(value: Any) -> str:
+    """Which of the two is meant, so that a fault of the other is not told."""
+    return "<list>" if isinstance(value, list | tuple | dict) else "<text>"
+
+
+Text = Annotated[str, Tag("<text>")]
+Names = Annotated[
+    Text | Annotated[list[str], Tag("<list>")],
+    Discriminator(_text_or_list),
+]
+"""One name or several."""
 
 
 class Arithmetic(Section):
@@ -117,13 +130,13 @@ class Table(Selection):
         braces; null is the prompt, with the choices below it.
     """
 
-    prompt: str | list[str] = "problem"
+    prompt: Names = "problem"
     answer: str = "answer"
     solution: str | None = None
     id_column: str | None = None
     answer_pattern: str | None = None
     boxed: bool = False
-    choices: str | list[str] | None = None
+    choices: Names | None = None
     choice_answer: Literal["label", "text", "index"] = "label"
     shuffle_choices: int | None = None
     template: str | None = None
@@ -170,7 +183,7 @@ class Hub(Table):
 
     kind: Literal["hub"]
     dataset: str
-    subset: str | list[str] | None = None
+    subset: Names | None = None
     split: str = "train"
     revision: str | None = None
 
@@ -261,7 +274,10 @@ class Verifier(Section):
       timeout: seconds one answer may take; then it counts as invalid.
     """
 
-    name: str | Annotated[list[VerifierPart], Field(min_length=1)] = "exact"
+    name: Annotated[
+        Text | Annotated[list[VerifierPart], Field(min_length=1), Tag("<list>")],
+        Discriminator(_text_or_list),
+    ] = "exact"
     workers: int = Field(default=2, ge=1)
     timeout: float = Field(default=10.0, gt=0)
 

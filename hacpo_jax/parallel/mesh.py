@@ -43,6 +43,11 @@ class MeshSizes:
         return " x ".join(f"{name} {size}" for name, size in zip(AXES, self.shape, strict=True))
 
 
+_WITHOUT_TENSOR = (
+    "; or keep it at 1 and share parameters by fsdp, which divides the hidden size alone"
+)
+
+
 def fit(
     settings: "MeshConfig",
     model: "ModelConfig",
@@ -72,7 +77,7 @@ def fit(
     agent, tensor = settings.agent, settings.tensor
     _check_divides(f"{field}.agent", agent, num_agents, "agents of one architecture")
     for name, length in tensor_axes(model).items():
-        _check_divides(f"{field}.tensor", tensor, length, name)
+        _check_divides(f"{field}.tensor", tensor, length, name, _WITHOUT_TENSOR)
     kv_heads = model.num_kv_heads
     if kv_heads % tensor and tensor % kv_heads:
         remedy = f"must divide the {kv_heads} key/value heads, or be a multiple of them"
@@ -121,9 +126,10 @@ def _spread(settings: "MeshConfig", rest: int, hidden: int, field: str) -> tuple
     return data, fsdp
 
 
-def _check_divides(field: str, size: int, length: int, what: str) -> None:
+def _check_divides(field: str, size: int, length: int, what: str, else_: str = "") -> None:
     if length % size:
-        raise UserError(field, size, f"must divide the {what}, {length}: {_divisors(length)}")
+        remedy = f"must divide the {what}, {length}: {_divisors(length)}{else_}"
+        raise UserError(field, size, remedy)
 
 
 def _divisors(length: int) -> str:

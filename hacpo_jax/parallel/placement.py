@@ -133,6 +133,7 @@ def choose_placement(
     if len(groups) == 1:
         return _explained(candidates["colocated"](), "one group has all devices")
     found: list[Placement] = []
+    errors: list[UserError] = []
     refused: list[str] = []
     for mode, make in candidates.items():
         try:
@@ -141,7 +142,10 @@ def choose_placement(
             # A layout's own error names another field.
             why = error.remedy if error.field == "placement" else str(error)
             refused.append(f"{mode} cannot be: {why}")
+            errors.append(error)
     if not found:
+        if errors[0].field != "placement" and str(errors[0]) in str(errors[1]):
+            raise errors[0]  # no placement would mend it
         raise UserError("placement", setting, "; ".join(refused))
     # Of two that take the same time, the first: it leaves no device to one group only.
     best = min(found, key=lambda placement: placement.seconds)

@@ -55,11 +55,13 @@ class Part:
       function: `package.module:function`, called as f(response, answer, **options) in the workers.
       weight: what its result is multiplied with.
       options: plain data.
+      name: what the user calls it; the function by default.
     """
 
     function: str
     weight: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 class ProcessGrader:
@@ -92,8 +94,9 @@ class ProcessGrader:
         error = self._workers[0].start_error()
         if error is not None:
             self.close()
-            names = " + ".join(part.function for part in parts)
-            raise UserError("verifier", names, f"cannot be used by worker processes: {error}")
+            names = " + ".join(part.name or part.function for part in parts)
+            remedy = f"cannot be used by worker processes: {error}{_way_out(error)}"
+            raise UserError("verifier", names, remedy)
 
     @property
     def restarts(self) -> int:
@@ -136,6 +139,21 @@ class ProcessGrader:
             return verdicts
         finally:
             self._idle.put(member)
+
+
+def _way_out(error: str) -> str:
+    """What to do about a function that cannot be had, by what importing it said."""
+    for kind, remedy in _WAYS_OUT.items():
+        if kind in error:
+            return f"; {remedy}"
+    return ""
+
+
+_WAYS_OUT = {
+    "ModuleNotFoundError": "install it, or start in its folder, or add that to PYTHONPATH",
+    "AttributeError": "name a function that the module has",
+    "is not callable": "name a function of the module",
+}
 
 
 class _Worker:

@@ -152,20 +152,26 @@ def encode_problems(
                 raise UserError(key, error.value, f"agent {agent.name}: {error.remedy}") from None
     tokens = [by_tokenizer[agent.tokenizer.fingerprint] for agent in agents]
     fits = np.ones(len(examples), bool)
+    answers = "sampling.max_new_tokens" if field == "task.train" else "evaluation.max_new_tokens"
     for agent, rows in zip(agents, tokens, strict=True):
-        limit = _prompt_limit(agent, task, max_new_tokens)
+        limit, remedy = _prompt_limit(agent, task, max_new_tokens, answers)
         lengths = np.array([len(row) for row in rows])
         fits &= (lengths <= limit) & (lengths > 0)
+        told, of_agent = (
+            f"exceed {limit} tokens; {remedy}",
+            f"(prompt tokens of agent {agent.name})",
+        )
         if task.overlong == "error" and not fits.all():
             raise UserError(
-                f"{field} (prompt tokens of agent {agent.name})",
+                f"{field} {of_agent}",
                 int(lengths.max()),
-                f"{int((~fits).sum())} of {len(rows)} prompts are empty or exceed {limit} tokens; "
-                "raise task.max_prompt_tokens, or set task.overlong=drop to leave them out",
+                f"{int((~fits).sum())} of {len(rows)} prompts are empty or {told}, or set "
+                "task.overlong=drop to leave them out",
             )
+        if not fits.any():
+            remedy = f"no prompt is short enough for all agents: those that are left {told}"
+            raise UserError(f"{field} {of_agent}", int(lengths.max()), remedy)
     kept = np.flatnonzero(fits).tolist()
-    if not kept:
-        raise UserError(field, len(examples), "no prompt is short enough; see max_prompt_tokens")
     return Problems(
         examples=tuple(examples[i] for i in kept),
         texts=tuple(texts[i] for i in kept),
@@ -174,16 +180,24 @@ def encode_problems(
     )
 
 
-def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int) -> int:
-    room = agent.model.max_position_embeddings - max_new_tokens
+def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int, answers: str) -> tuple[int, str]:
+    """Most tokens of an agent's prompts, and what to do to have more; `answers` is the key of
+    `max_new_tokens`."""
+    positions = agent.model.max_position_embeddings
+    room = positions - max_new_tokens
     if room < 1:
         raise UserError(
-            "sampling.max_new_tokens",
+            answers,
             max_new_tokens,
-            f"leaves no room for a prompt in the {agent.model.max_position_embeddings} positions "
-            f"of agent {agent.name}",
+            f"leaves no room for a prompt: max_position_embeddings of agent {agent.name} is "
+            f"{positions}; lower {answers} or take a model with a longer context",
         )
-    return min(task.max_prompt_tokens, room)
+    if task.max_prompt_tokens <= room:
+        return task.max_prompt_tokens, "raise task.max_prompt_tokens"
+    return room, (
+        f"max_position_embeddings = {positions} of its model leaves no more beside {answers} = "
+        f"{max_new_tokens}: lower that, take a model with a longer context"
+    )
 
 
 def step_indices(seed: int, num_problems: int, count: int, step: int) -> np.ndarray:

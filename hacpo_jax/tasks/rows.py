@@ -1,5 +1,6 @@
 """Rows of data sets, from JSON Lines, Parquet or a data set of the hub, all in one form."""
 
+import codecs
 import decimal
 import json
 import math
@@ -12,7 +13,6 @@ from hacpo_jax.errors import UserError
 from hacpo_jax.tasks.extras import import_extra
 
 SUFFIXES = (".jsonl", ".parquet")
-_BOM = b"\xef\xbb\xbf"
 _SHOWN_FILES = 8
 
 
@@ -96,7 +96,9 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
         data = path.read_bytes()
     except OSError as error:
         raise UserError("path", str(path), f"cannot be read: {error.strerror}") from error
-    for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), start=1):
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError("path", str(path), "is UTF-16; save it as UTF-8")
+    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
             try:
                 yield number, _parse(line)
@@ -111,7 +113,10 @@ def _parse(line: bytes) -> dict[str, Any]:
         )
     except json.JSONDecodeError as error:
         raise RowError(f"not JSON: {error.msg} at column {error.colno}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        wrong = f"0x{line[error.start]:02x} at byte {error.start + 1}"
+        raise RowError(f"not UTF-8 ({wrong}): save the file as UTF-8") from error
+    except RecursionError as error:
         raise RowError(f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise RowError(f"not a JSON object but a {type(row).__name__}")

@@ -1,10 +1,10 @@
 """Examples from JSON Lines and Parquet files and from data sets of the hub."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from hacpo_jax.errors import UserError
 from hacpo_jax.tasks.examples import Example
@@ -13,6 +13,7 @@ from hacpo_jax.tasks.layout import Columns, Layout, find_column
 from hacpo_jax.tasks.rows import Row, RowError, file_rows
 
 _SHOWN_BAD_ROWS = 3
+_MEND = "mend the rows or the column names"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def examples_of(rows: Iterable[Row], layout: Layout, *, field: str, value: str) 
         try:
             if isinstance(row.columns, RowError):
                 raise row.columns
-            if not all(one.holds(row.columns, find_column) for one in conditions):
+            if not all(one.holds(row.columns, _find_for_filter) for one in conditions):
                 continue
             example = columns.example(row)
             if example.id in examples:
@@ -126,14 +127,24 @@ def examples_of(rows: Iterable[Row], layout: Layout, *, field: str, value: str) 
 
     wanted = len(examples) + len(bad_rows)
     if not examples:
-        found = _tally(bad_rows, wanted) if wanted else "it has no rows"
+        found = f"{_tally(bad_rows, wanted)}; {_MEND}"
+        if not wanted:
+            found = "it has no rows; name a file that has, or write it again"
         if seen and not wanted:
-            found = f"the filter leaves none of {seen} rows"
+            found = f"the filter leaves none of {seen} rows; change filter"
         raise UserError(field, value, f"an empty dataset: {found}")
     if len(bad_rows) > most * wanted:
-        remedy = f"{_tally(bad_rows, wanted)}, more than the share {most}; mend the rows"
-        raise UserError(field, value, f"{remedy} or the column names")
+        remedy = f"{_tally(bad_rows, wanted)}, more than the share {most}; {_MEND}"
+        raise UserError(field, value, remedy)
     return LoadedExamples(_ordered(examples, layout), tuple(bad_rows), wanted)
+
+
+def _find_for_filter(row: Mapping[str, Any], column: str) -> Any:
+    """As `find_column`; says who looks for the column."""
+    try:
+        return find_column(row, column)
+    except RowError as error:
+        raise RowError(f"filter: {error}") from None
 
 
 def _ordered(examples: dict[str, Example], layout: Layout) -> tuple[Example, ...]:

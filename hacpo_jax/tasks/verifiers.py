@@ -1,6 +1,7 @@
 """Verifiers: from a response and a gold answer to a reward."""
 
 import difflib
+import functools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -91,18 +92,20 @@ class Verifier:
     def __init__(self, grader: Grader):
         self._grader = grader
         self._counts = Counts()
-        self._first_error: str | None = None
+        self._first_errors: dict[str | None, str] = {}
         self._lock = threading.Lock()
 
-    def submit(self, pairs: Sequence[tuple[str, str]]) -> Grading:
+    def submit(self, pairs: Sequence[tuple[str, str]], source: str | None = None) -> Grading:
         """Starts grading and returns at once, so that it can overlap other work.
 
         Args:
           pairs: (response, gold answer); equal pairs are graded once.
+          source: whose responses they are; see `first_error_of`.
         """
         position: dict[tuple[str, str], int] = {}
         order = [position.setdefault((response, gold), len(position)) for response, gold in pairs]
-        return Grading(self._grader.schedule(list(position)), order, self._add)
+        count = functools.partial(self._add, source)
+        return Grading(self._grader.schedule(list(position)), order, count)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         """Grades pairs of (response, gold answer) and returns the verdicts in their order."""
@@ -116,7 +119,11 @@ class Verifier:
     @property
     def first_error(self) -> str | None:
         """Why the first answer that could not be graded could not."""
-        return self._first_error
+        return next(iter(self._first_errors.values()), None)
+
+    def first_error_of(self, source: str) -> str | None:
+        """The same of the answers that were submitted as those of `source`."""
+        return self._first_errors.get(source)
 
     @property
     def restarts(self) -> int:
@@ -133,13 +140,13 @@ class Verifier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, verdicts: Sequence[Verdict]) -> None:
-        errors = [verdict.error for verdict in verdicts if not verdict.valid]
+    def _add(self, source: str | None, verdicts: Sequence[Verdict]) -> None:
+        errors = [verdict.error or "" for verdict in verdicts if not verdict.valid]
         timeouts = sum(verdict.timed_out for verdict in verdicts)
         invalid = len(errors)
         with self._lock:
-            if errors and self._first_error is None:
-                self._first_error = errors[0]
+            if errors:
+                self._first_errors.setdefault(source, errors[0])
             self._counts = Counts(
                 self._counts.answers + len(verdicts),
                 self._counts.timeouts + timeouts,
@@ -184,14 +191,22 @@ def make_verifier(
         raise UserError("workers", workers, "must be at least 1")
     if not 0 < timeout < float("inf"):
         raise UserError("timeout", timeout, "must be a positive number of seconds")
-    named: list[dict[str, Any]] = (
-        [{"name": name}] if isinstance(name, str) else [_fields(part) for part in name]
-    )
-    if not named:
+    if isinstance(name, str):
+        parts = [_part(name)]
+    else:
+        parts = [_listed(i, _fields(part)) for i, part in enumerate(name)]
+    if not parts:
         raise UserError("verifier", [], "an empty list; name at least one verifier")
-    return Verifier(
-        ProcessGrader([_part(**part) for part in named], workers=workers, timeout=timeout)
-    )
+    return Verifier(ProcessGrader(parts, workers=workers, timeout=timeout))
+
+
+def _listed(index: int, fields: dict[str, Any]) -> Part:
+    """A part of a sum, whose faults are told by where it stands."""
+    try:
+        return _part(**fields)
+    except UserError as error:
+        key = "name" if error.field == "verifier" else error.field
+        raise UserError(f"verifier.{index}.{key}", error.value, error.remedy) from None
 
 
 def _fields(part: NamedPart | Mapping[str, Any]) -> dict[str, Any]:
@@ -211,4 +226,4 @@ def _part(name: str = "", weight: float = 1.0, **options: Any) -> Part:
         raise UserError("verifier", name, f"{hint}must be {known} or 'package.module:function'")
     if name == "format" and isinstance(options.get("pattern"), str):
         compile_pattern(options["pattern"], "pattern")
-    return Part(function, weight, options)
+    return Part(function, weight, options, name)

@@ -39,11 +39,7 @@ def serve(descriptor: str, spec: str) -> None:
     connection = Connection(int(descriptor))
     # An interrupt from the keyboard reaches the whole process group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        terms = [_Term(part["weight"], _load(**part)) for part in json.loads(spec)]
-        ready = None
-    except BaseException as error:
-        terms, ready = [], describe(error)
+    terms, ready = _terms(json.loads(spec))
     _limit_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent any more
         _send(connection, ready)
@@ -82,14 +78,31 @@ def describe(value: object) -> str:
     return f"{type(value).__name__}: {text}"[:_ERROR_CHARS]
 
 
-def _load(function: str, weight: float, options: dict[str, Any]) -> Any:
+def _terms(parts: Sequence[dict[str, Any]]) -> tuple[list[_Term], str | None]:
+    """What is added up, or why it cannot be; of several parts, also which."""
+    terms = []
+    for part in parts:
+        try:
+            terms.append(_Term(part["weight"], _load(part["function"], part["options"])))
+        except BaseException as error:
+            which = f"{part['name'] or part['function']}: " if len(parts) > 1 else ""
+            return [], which + describe(error)
+    return terms, None
+
+
+def _load(function: str, options: dict[str, Any]) -> Any:
     module, _, name = function.partition(":")
     loaded = getattr(importlib.import_module(module), name)
     if not callable(loaded):
         raise TypeError(f"{function} is not callable")
     if not options:
         return loaded
-    inspect.signature(loaded).bind("", "", **options)  # an unknown option is told here
+    signature = inspect.signature(loaded)
+    try:
+        signature.bind("", "", **options)
+    except TypeError as error:
+        known = ", ".join([*signature.parameters][2:]) or "none"
+        raise TypeError(f"{error}; its options: {known}") from None
     return functools.partial(loaded, **options)
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from hacpo_jax.agents import Agent
 from hacpo_jax.models import abstract_params, abstract_trained
 from hacpo_jax.terminal import rich_console
-from hacpo_jax.text import time_left
+from hacpo_jax.text import printable, time_left
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.warm_start import Progress as WarmStartProgress
 
@@ -121,7 +121,6 @@ class Console:
                 + (f", {row['invalid']} answers not graded" if row["invalid"] else "")
             )
         self._accuracy = {agent: sum(values) / len(values) for agent, values in found.items()}
-        self._pace.start()
 
     def step(self, step: int, metrics: list[Row]) -> None:
         """The figures that matter of every agent after a step."""
@@ -183,8 +182,8 @@ class Console:
             self._out.print(Text(text), soft_wrap=True)
 
     def warning(self, text: str) -> None:
-        """One line that is shown in any case."""
-        self._out.print(Text(f"warning: {text}"), soft_wrap=True)
+        """One line that is shown in any case; a verifier's words in it may be a model's."""
+        self._out.print(Text(f"warning: {printable(text)}"), soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal as it was, also after an error or an interrupt."""
@@ -203,20 +202,11 @@ class Pace:
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
         self._times: deque[float] = deque(maxlen=11)
-        self._ends = 0
-
-    def start(self) -> None:
-        """The first step begins; after it nothing is news."""
-        if not self._ends:
-            self._times.clear()
-            self._times.append(self._clock())
 
     def left(self, steps: int) -> str:
-        """A step has ended: how long `steps` more take; empty where that is not known yet."""
+        """A step has ended: how long `steps` more take; empty after the first one, which compiles
+        and says little about the others."""
         self._times.append(self._clock())
-        self._ends += 1
-        if self._ends == 2:  # the first step compiles, and says little about the others
-            self._times.popleft()
         if steps == 0 or len(self._times) < 2:
             return ""
         each = (self._times[-1] - self._times[0]) / (len(self._times) - 1)

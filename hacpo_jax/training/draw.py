@@ -112,7 +112,7 @@ def _draw_block(
         for member, agent in enumerate(group.agents):
             texts[agent.index] = answer_texts(group, rollouts, member)
             pairs = list(zip(texts[agent.index], golds, strict=True))
-            gradings[agent.index] = run.verifier.submit(pairs)
+            gradings[agent.index] = run.verifier.submit(pairs, source=agent.name)
         return rollouts
 
     rollouts = run.each_group(draw_group)

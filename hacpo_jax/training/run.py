@@ -19,6 +19,7 @@ from hacpo_jax.parallel.mesh import all_devices
 from hacpo_jax.parallel.placement import Placement
 from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
+from hacpo_jax.tasks.leaks import warn_of_leaks
 from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.places import lay_out, place
@@ -195,6 +196,8 @@ def prepare(
     benchmark_examples = {
         name: load_examples(source, f"task.eval.{name}") for name, source in task.eval.items()
     }
+    if training and hosts.is_first:
+        warn_of_leaks(task.train, train_examples, benchmark_examples)
     texts = [render(task.template, example) + example.solution for example in train_examples]
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
@@ -219,7 +222,8 @@ def prepare(
             task.verifier.name, workers=task.verifier.workers, timeout=task.verifier.timeout
         )
     except UserError as error:
-        raise UserError("task.verifier.name", error.value, error.remedy) from None
+        field = "task." + error.field.replace("verifier", "verifier.name", 1)
+        raise UserError(field, error.value, error.remedy) from None
     return Run(
         config=config,
         agents=tuple(agents),

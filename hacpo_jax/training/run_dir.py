@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from hacpo_jax.parallel.hosts import ALONE, Hosts
 _CONFIG, _LOCK = "config.yaml", ".lock"
 _PART = ".part"  # of a file that is being written
 _AGENTS_MESH = re.compile(r"agents\.\d+\.mesh\.")
+_BEFORE_STEPS = {
+    *("agents", "checkpoints", "tensorboard", "wandb", "wandb_id.txt"),
+    *("metrics.jsonl", "diagnostics.jsonl", "evaluations.jsonl", "answers.jsonl"),
+}
+"""What a run that has finished no step may have written, beside its config."""
 
 
 class RunDirectory:
@@ -30,8 +36,13 @@ class RunDirectory:
     The directory belongs to the run only after `claim`: a config that turns out to be wrong leaves
     nothing behind.
 
+    Attributes:
+      replaces: how the config that is there differs, where it is another one that has finished no
+        step: its attempt is put away by `claim`. None in all other cases.
+
     Args:
-      config: the run. If the directory already has one, it must be the same.
+      config: the run. If the directory already has one, it must be the same, unless that finished
+        no step, as when its first grading was refused.
       hosts: the processes of the run.
 
     Raises:
@@ -41,6 +52,7 @@ class RunDirectory:
     def __init__(self, config: Config, hosts: Hosts = ALONE):
         self.path, self._hosts = Path(config.run_dir), hosts
         self._lock, self._made = None, []
+        self.replaces: str | None = None
         if hosts.is_first:
             self._take(config)
 
@@ -50,7 +62,11 @@ class RunDirectory:
         self._made = [p for p in (self.path / _LOCK, self.path, *self.path.parents) if _is_new(p)]
         existing = self._saved_config()
         if existing is not None:
-            _check_same(self.path, existing, config)
+            self.replaces = _difference(existing, config)
+            if self.replaces is not None and not _finished_nothing(self.path):
+                remedy = "choose another run_dir or use the same values"
+                remedy = f"belongs to another config: {self.replaces}; {remedy}"
+                raise UserError("run_dir", str(self.path), remedy)
         elif self.path.exists() and not _is_free(self.path):
             raise UserError("run_dir", str(self.path), "exists and is no run; choose another")
         try:
@@ -61,9 +77,13 @@ class RunDirectory:
         self._lock = _lock(self.path)
 
     def claim(self, config: Config) -> None:
-        """Write the resolved config."""
+        """Write the resolved config, in the place of an attempt that finished no step."""
         if not self._hosts.is_first:
             return
+        if self.replaces is not None:
+            for name in _BEFORE_STEPS:
+                path = self.path / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         part = self.path / (_CONFIG + _PART)
         save_config(config, part)
         part.replace(self.path / _CONFIG)
@@ -182,6 +202,19 @@ def _is_free(path: Path) -> bool:
     return path.is_dir() and {entry.name for entry in path.iterdir()} <= {_LOCK, _CONFIG + _PART}
 
 
+def _finished_nothing(path: Path) -> bool:
+    """Whether the run there has no step to lose: no row of metrics, no checkpoint but the start,
+    and nothing that is written after a step. A config alone may have been written by hand."""
+    names = {entry.name for entry in path.iterdir()}
+    steps = [p.name for p in (path / "checkpoints").glob("*") if p.name.isdecimal()]
+    return (
+        "agents" in names
+        and names <= {_LOCK, _CONFIG, _CONFIG + _PART, *_BEFORE_STEPS}
+        and set(steps) <= {"0"}
+        and not read_rows(path / "metrics.jsonl")
+    )
+
+
 def _is_new(path: Path) -> bool:
     return not os.path.lexists(path)
 
@@ -199,9 +232,10 @@ def _lock(path: Path):
     return file
 
 
-def _check_same(path: Path, there: Config, here: Config) -> None:
-    """Refuse another config. Folder, checkpoint habits, trackers and the devices' arrangement may
-    differ, and the number of steps too if no schedule depends on it."""
+def _difference(there: Config, here: Config) -> str | None:
+    """How the first key differs that makes another run, or None. Folder, checkpoint habits,
+    trackers and the devices' arrangement may differ, and the number of steps too if no schedule
+    depends on it."""
     free = {"run_dir", "checkpoint", "tracking", "mesh", "placement"}
     free |= {"training.remat", "training.attention"}
     if all(agent.optimizer.schedule == "constant" for agent in here.agents):
@@ -210,13 +244,9 @@ def _check_same(path: Path, there: Config, here: Config) -> None:
     for key in sorted(old.keys() | new.keys()):
         if key in free or key.split(".")[0] in free or _AGENTS_MESH.match(key):
             continue
-        if old.get(key) == new.get(key):
-            continue
-        remedy = (
-            f"belongs to another config: {key} is {_yaml(old.get(key))} there and "
-            f"{_yaml(new.get(key))} here; choose another run_dir or use the same values"
-        )
-        raise UserError("run_dir", str(path), remedy)
+        if old.get(key) != new.get(key):
+            return f"{key} is {_yaml(old.get(key))} there and {_yaml(new.get(key))} here"
+    return None
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

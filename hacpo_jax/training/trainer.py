@@ -55,15 +55,20 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
             check_trackers(config)
         directory = RunDirectory(config, hosts)
         stack.callback(directory.close)
-        hosts.barrier("run directory")
+        replaces = hosts.broadcast("run directory", directory.replaces)
         saved = directory.path / AGENTS
-        run = prepare(config, saved, hosts)
+        run = prepare(config, None if replaces else saved, hosts)
         stack.callback(run.verifier.close)
         console.prepared(run)
         done = max(saved_steps(directory.path), default=0)
         if done > config.training.steps:
             remedy = f"{done} steps are done there already; choose that many or more"
             raise UserError("training.steps", config.training.steps, remedy)
+        if replaces:
+            console.warning(
+                f"{config.run_dir} held a run that finished no step, of another config "
+                f"({replaces}); this run takes its place"
+            )
         hosts.barrier("prepared")  # whoever finds agents there does so before they are written
         directory.claim(config)
         if hosts.is_first:
@@ -97,7 +102,7 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
             for tracker in trackers:
                 tracker.metrics(result.metrics)
             console.step(state.step, result.metrics)
-            for warning in watch.warnings(result.metrics, run.verifier.first_error):
+            for warning in watch.warnings(result.metrics, run.verifier.first_error_of):
                 console.warning(warning)
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:
                 checkpoints.save(state)

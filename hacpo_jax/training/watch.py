@@ -1,7 +1,7 @@
 """Signs in the metrics that a run teaches nothing, told once per agent."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from hacpo_jax.config import Algorithm, Config
 from hacpo_jax.training.metrics import Metrics
@@ -39,36 +39,51 @@ class Watch:
         self._recent: dict[str, deque[float]] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def warnings(self, rows: list[Metrics], grading_error: str | None = None) -> list[str]:
+    def warnings(
+        self, rows: list[Metrics], grading_error: Callable[[str], str | None]
+    ) -> list[str]:
         """What is worth a word in one step's metrics and has not been said before.
 
         Args:
           rows: metrics of every agent.
-          grading_error: why the first answer that could not be graded could not.
+          grading_error: why the first answer of an agent that could not be graded could not.
         """
-        found = [
-            (str(row["agent"]), sign) for row in rows for sign in self._signs(row, grading_error)
-        ]
-        new = [sign for sign in found if sign not in self._told]
-        self._told.update(new)
-        return [f"{agent}: {sign}" for agent, sign in new]
+        new = []
+        for row in rows:
+            agent = str(row["agent"])
+            for sign, text in self._signs(row, grading_error):
+                if (agent, sign) not in self._told:  # its text may have other figures each time
+                    self._told.add((agent, sign))
+                    new.append(f"{agent}: {text}")
+        return new
 
-    def _signs(self, row: Metrics, grading_error: str | None) -> Iterator[str]:
-        recent = self._recent.setdefault(str(row["agent"]), deque(maxlen=WINDOW))
+    def _signs(
+        self, row: Metrics, grading_error: Callable[[str], str | None]
+    ) -> Iterator[tuple[str, str]]:
+        """What one agent's metrics show, each with its text."""
+        agent = str(row["agent"])
+        recent = self._recent.setdefault(agent, deque(maxlen=WINDOW))
         share = row.get("cross_gradient_fraction")
         if isinstance(share, float):
             recent.append(share)
         if len(recent) == WINDOW and max(recent) < LEAST_CROSS_GRADIENT:
             yield (
+                "peers",
                 f"for {WINDOW} steps fewer than {LEAST_CROSS_GRADIENT:.0%} of its peers' answers "
-                f"carried a gradient; {self._cause(row)}"
+                f"carried a gradient; {self._cause(row)}",
             )
         if row["truncated"] == 1.0:
-            yield "every answer was cut off; raise sampling.max_new_tokens"
+            yield "truncated", "every answer was cut off; raise sampling.max_new_tokens"
         if row["invalid"]:
-            yield f"answers could not be graded and were left out; the first: {grading_error}"
+            # Answers without a token, and those of other processes, have no reason here.
+            reason = grading_error(agent)
+            first = f"; the first: {reason}" if reason else ""
+            yield "invalid", f"answers could not be graded and were left out{first}"
         if row["updates/skipped"]:
-            yield "an update was left out because its gradient was not finite; see updates/skipped"
+            yield (
+                "skipped",
+                "an update was left out because its gradient was not finite; see updates/skipped",
+            )
 
     def _cause(self, row: Metrics) -> str:
         """Why peers' answers teach an agent little, and what would change that."""

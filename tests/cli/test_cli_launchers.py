@@ -3,6 +3,7 @@ down how they are called."""
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLURM = {"NODES": "2", "GPUS_PER_NODE": "8", "CPUS_PER_NODE": "64", "TIME": "12:00:00"}
-POD = {"TPU_NAME": "slice", "ZONE": "us-west4-a"}
+POD = {"TPU_NAME": "slice", "ZONE": "us-west4-a", "PROJECT": "mine"}
 NEW_POD = {**POD, "ACCELERATOR_TYPE": "v5litepod-16", "RUNTIME_VERSION": "v2-alpha-tpuv5-lite"}
 JOB = {"JOB_NAME": "first", "IMAGE": "host/project/image:1", "VOLUME_CLAIM": "runs"}
 GPU_JOB = {**JOB, "HOSTS": "2", "GPU_ACCELERATOR": "nvidia-h100-80gb", "GPUS_PER_HOST": "8"}
@@ -154,7 +155,7 @@ def test_a_dry_run_calls_nothing(machine):
     assert sorted(path.name for path in machine.folder.iterdir()) == ["bin", "project"]
 
 
-PLACE = ["--zone=us-west4-a"]
+PLACE = ["--zone=us-west4-a", "--project=mine"]
 RESOURCES = ["gcloud", "compute", "tpus", "queued-resources"]
 
 
@@ -168,14 +169,13 @@ def test_a_slice_is_asked_for_and_waited_for(machine):
     machine.fake("gcloud", body)
     (machine.folder / "bin" / "sleep").unlink()
     machine.fake("sleep")
-    done = machine.run("tpu_pod.sh", "create", **NEW_POD, SPOT="1", PROJECT="mine")
+    done = machine.run("tpu_pod.sh", "create", **NEW_POD, SPOT="1")
     assert done.returncode == 0, done.stderr
-    place = [*PLACE, "--project=mine"]
-    describe = [*RESOURCES, "describe", "slice", *place, "--format=value(state.state)"]
+    describe = [*RESOURCES, "describe", "slice", *PLACE, "--format=value(state.state)"]
     listed, created, *rest = machine.calls()
     assert listed[:5] == [*RESOURCES, "list"]
     kind = ["--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite", "--spot"]
-    assert created == [*RESOURCES, "create", "slice", "--node-id=slice", *place, *kind]
+    assert created == [*RESOURCES, "create", "slice", "--node-id=slice", *PLACE, *kind]
     assert rest == [describe, ["sleep", "20"], describe, ["sleep", "20"], describe]
 
 
@@ -211,6 +211,55 @@ def test_a_failing_call_ends_the_script(machine):
     machine.fake("gcloud", "exit 7")
     assert machine.run("tpu_pod.sh", "run", **POD).returncode == 7
     assert len(machine.calls()) == 1
+
+
+@pytest.mark.parametrize("words", [["create"], ["run", "seed=1"], ["delete"]])
+def test_without_a_project_nothing_is_asked_of_a_slice(machine, words):
+    machine.fake("gcloud", "echo '(unset)' >&2")
+    done = machine.run("tpu_pod.sh", *words, **{**NEW_POD, "PROJECT": ""})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: PROJECT is not set") and done.stderr.count("\n") == 1
+    assert machine.calls() == [["gcloud", "config", "get-value", "project"]]
+
+
+def test_the_project_of_gcloud_will_do(machine):
+    machine.fake("gcloud", "[[ $1 != config ]] || echo theirs")
+    done = machine.run("tpu_pod.sh", "delete", **{**POD, "PROJECT": ""})
+    assert done.returncode == 0, done.stderr
+    _, deleted = machine.calls()
+    assert deleted == [*RESOURCES, "delete", "slice", PLACE[0], "--force", "--quiet"]
+
+
+HELP = [
+    ("quickstart.sh", ["--help"]),
+    ("gpu_host.sh", ["--help"]),
+    ("gpu_host.sh", ["--dry-run", "-h"]),
+    ("slurm.sh", ["-h"]),
+    ("tpu_pod.sh", ["--help"]),
+    ("tpu_pod.sh", ["create", "--help"]),
+    ("gke.sh", ["--help"]),
+    ("gke.sh", ["gpu", "--help"]),
+    ("test.sh", ["--help"]),
+]
+
+
+@pytest.mark.parametrize(("script", "words"), HELP)
+def test_help_is_usage_and_needs_no_variable(machine, script, words):
+    """Every variable that a script checks is in it, but for those of the other scripts."""
+    done = machine.run(script, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"launch/{script}" in done.stdout and "[word ...]" in done.stdout
+    assert not any(line.startswith("#") for line in done.stdout.splitlines())
+    text = (REPOSITORY / "launch" / script).read_text()
+    checked = re.findall(r"^ *(?:need|may) ([A-Z_]+)", text, re.MULTILINE)
+    assert [name for name in checked if name not in done.stdout] == []
+    assert sorted(path.name for path in machine.folder.iterdir()) == ["bin", "project"]
+
+
+def test_help_on_a_verb_is_the_programs(machine):
+    machine.fake("nvidia-smi", "echo 'GPU 0: H100 (UUID: a)'")
+    done = machine.run("gpu_host.sh", "--dry-run", "train", "--help")
+    assert shlex.split(done.stdout)[-2:] == ["train", "--help"]
 
 
 def job_set(text: str) -> tuple[dict, dict]:

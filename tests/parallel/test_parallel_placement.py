@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 from tiny import LLAMA as TINY
 
+from hacpo_jax.config.mesh import Mesh
 from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.chips import Chip
 from hacpo_jax.parallel.memory import state_bytes
-from hacpo_jax.parallel.mesh import MeshSizes
+from hacpo_jax.parallel.mesh import MeshSizes, fit
 from hacpo_jax.parallel.placement import MEMORY_SHARE, choose_placement
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.parallel.timing import HOST_BANDWIDTH, LAYER_SECONDS, group_seconds
@@ -211,3 +212,19 @@ def test_the_table_has_a_row_for_every_agent():
     layers = 2 * (2 * (12 * 4 + 24 * 6) * 1920 + 2 * pairs * 16 * 2)
     update = 2 * (3 * layers + 4 * head + head / 16) / 1e6
     assert f"{update:.3g} MFLOP" in text
+
+
+def test_a_mesh_that_no_placement_would_mend_is_told_once():
+    """An odd vocabulary, which two devices cannot share; its size and a way out are named."""
+    model = dataclasses.replace(TINY, vocab_size=51)
+
+    def halves(g: int, devices: int) -> MeshSizes:
+        return fit(Mesh(tensor=2), model, 1, devices, field="mesh of a")
+
+    for setting in ("auto", "colocated"):
+        with pytest.raises(UserError) as caught:
+            choose_placement([group("a"), group("b")], 4, SLOW, halves, setting)
+        assert str(caught.value) == (
+            "mesh of a.tensor = 2: must divide the vocabulary, 51: 1, 3, 17, 51 would; or keep it "
+            "at 1 and share parameters by fsdp, which divides the hidden size alone"
+        )

@@ -81,7 +81,7 @@ def test_answer_pattern_and_box(tmp_path):
 
 BAD = [
     (b"{", "not JSON: Expecting property name enclosed in double quotes at column 2"),
-    (b"\xff\xfe", "not JSON: 'utf-8' codec"),
+    (b"{\xe9", "not UTF-8 (0xe9 at byte 2): save the file as UTF-8"),
     (b'{"prompt": "p", "answer": NaN}', "not JSON: NaN"),
     (b"[" * 100_000, "not JSON"),
     (b"[1]", "not a JSON object but a list"),
@@ -140,6 +140,16 @@ def test_wrong_column_names_tell_the_right_ones(tmp_path):
 def test_empty_dataset(tmp_path, lines):
     with pytest.raises(UserError, match="an empty dataset"):
         load_jsonl(write(tmp_path, *lines), max_bad_fraction=1.0)
+
+
+def test_what_to_do_about_an_empty_file_or_one_that_is_not_utf_8(tmp_path):
+    with pytest.raises(UserError, match=r"it has no rows; name a file that has, or write it again"):
+        load_jsonl(write(tmp_path))
+    text = '{"prompt": "é", "answer": "1"}'
+    with pytest.raises(UserError, match=r"line 1: not UTF-8 .*save the file as UTF-8"):
+        load_jsonl(write(tmp_path, text.encode("latin-1")))
+    with pytest.raises(UserError, match=r"path = .* is UTF-16; save it as UTF-8"):
+        load_jsonl(write(tmp_path, text.encode("utf-16")))
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -76,15 +76,28 @@ def test_or_it_is_left_out_for_every_agent_and_counted():
 
 def test_the_limit_leaves_room_for_the_answer():
     encoded(agent("b", BYTES, positions=22))
-    with pytest.raises(UserError, match=r"1 of 4 prompts .* exceed 11 tokens"):
+    with pytest.raises(UserError) as caught:
         encoded(agent("b", BYTES, positions=21))
-    with pytest.raises(UserError, match=r"max_new_tokens = 10: leaves no room .* 10 positions"):
+    message = str(caught.value)
+    assert "1 of 4 prompts are empty or exceed 11 tokens; max_position_embeddings = 21" in message
+    assert "sampling.max_new_tokens = 10: lower that" in message and "task.overlong=drop" in message
+    assert "max_prompt_tokens" not in message  # raising it would not help
+    with pytest.raises(UserError, match=r"max_new_tokens = 10: leaves .* of agent b is 10; lower"):
         encoded(agent("b", BYTES, positions=10))
 
 
+def test_the_key_named_is_that_of_the_problems():
+    for positions in (20, 10):
+        agents = [agent("b", BYTES, positions=positions)]
+        with pytest.raises(UserError, match=r"evaluation\.max_new_tokens = 10: l"):
+            encode_problems(EXAMPLES, agents, TASK, max_new_tokens=10, field="task.eval.x")
+
+
 def test_no_prompt_left_or_an_empty_one():
-    with pytest.raises(UserError, match="no prompt is short enough"):
+    with pytest.raises(UserError, match=r"no prompt is short enough .*raise task\.max_prompt_tok"):
         encoded(agent("b", BYTES), max_prompt_tokens=2, overlong="drop")
+    with pytest.raises(UserError, match=r"no prompt is short .* max_position_embeddings = 13"):
+        encoded(agent("b", BYTES, positions=13), overlong="drop")
     empty = TASK.model_copy(update={"template": "{prompt}"})
     silent = [Example(id="0", prompt="", answer="a")]
     with pytest.raises(UserError, match="1 of 1 prompts are empty"):

@@ -157,12 +157,26 @@ def test_own_functions_with_options(tmp_path, monkeypatch):
     ("parts", "told"),
     [
         ([], "an empty list"),
-        ([{"name": "mathe"}], "did you mean 'math'?"),
+        ([{"name": "mathe"}], "verifier.0.name = 'mathe': did you mean 'math'?"),
         ([{"weight": 2.0}], "must be 'exact'"),
-        ([{"name": "math", "weight": 0.0}], "weight = 0.0: of 'math': must be a positive number"),
-        ([{"name": "format", "pattern": "("}], "pattern = '(': not a regular expression"),
-        ([{"name": "format", "patern": "x"}], "unexpected keyword argument 'patern'"),
-        ([{"name": "exact", "pattern": "x"}], "unexpected keyword argument 'pattern'"),
+        ([{"name": "math", "weight": 0.0}], "verifier.0.weight = 0.0: of 'math': must be "),
+        (
+            [{"name": "math"}, {"name": "format", "pattern": "("}],
+            "verifier.1.pattern = '(': not a regular expression",
+        ),
+        (
+            [{"name": "exact"}, {"name": "format", "patern": "x"}],
+            "verifier = 'exact + format': cannot be used by worker processes: format: TypeError: "
+            "got an unexpected keyword argument 'patern'; its options: pattern",
+        ),
+        (
+            [{"name": "exact", "pattern": "x"}],
+            "verifier = 'exact': cannot be used by worker processes: TypeError: "
+            "got an unexpected keyword argument 'pattern'; its options: none",
+        ),
+        ([{"name": "no_such_module:f"}], "install it, or start in its folder, or add that to PYTH"),
+        ([{"name": "json:no_such_function"}], "name a function that the module has"),
+        ([{"name": "json:decoder"}], "json:decoder is not callable; name a function"),
     ],
 )
 def test_bad_parts(parts, told):
@@ -209,9 +223,14 @@ def test_a_list_in_the_config(tmp_path):
             1.0,
             "algorithm.max_reward = 1.0: the weights .* add up to 1.1",
         ),
-        ({"name": []}, 1.0, "task.verifier.name"),
+        ({"name": []}, 1.0, r"task\.verifier\.name = \[\]: must not be empty"),
+        ({"name": ["math"]}, 1.0, r"task\.verifier\.name\.0 = 'math': must be a mapping"),
         ({"name": [{"name": "maths"}]}, 1.0, "task.verifier.name.0.name = 'maths': must be exact"),
-        ({"name": [{"name": "math", "weight": -1}]}, 1.0, "task.verifier.name"),
+        (
+            {"name": [{"name": "math", "weight": -1}]},
+            1.0,
+            r"name\.0\.weight = -1: must be greater than 0",
+        ),
     ],
 )
 def test_what_the_config_refuses(verifier, max_reward, told):

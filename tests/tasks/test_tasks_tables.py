@@ -97,7 +97,9 @@ def test_a_filter_decides_before_a_row_is_held_against_the_limit(tmp_path):
 def test_filters_that_leave_nothing_or_name_no_column(load):
     with pytest.raises(UserError, match="the filter leaves none of 4 rows"):
         load(filter=[Condition("q", equals="five")])
-    with pytest.raises(UserError, match=r"4 of 4 rows are bad .*no column 'grade'"):
+    with pytest.raises(
+        UserError, match=r"4 of 4 rows are bad .*filter: no column 'grade' .*; mend "
+    ):
         load(filter=[Condition("grade", equals="five")])
     with pytest.raises(UserError, match="needs equals, one_of, matches"):
         Condition("q")

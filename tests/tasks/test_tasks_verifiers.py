@@ -5,7 +5,7 @@ import time
 import pytest
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.tasks import Counts, Verdict, load_jsonl, make_verifier
+from hacpo_jax.tasks import Counts, Verdict, Verifier, load_jsonl, make_verifier
 
 RIGHT, WRONG = Verdict(1.0, valid=True), Verdict(0.0, valid=True)
 
@@ -153,3 +153,29 @@ def test_last_number_compares_the_last_numbers(response, answer, reward):
     with make_verifier("last_number") as verifier:
         (verdict,) = verifier.score([(response, answer)])
     assert (verdict.reward, verdict.valid) == (reward, True)
+
+
+class Refusing:
+    """A grader that gives each response as the reason why it cannot be graded."""
+
+    restarts = 0
+
+    def schedule(self, pairs):
+        return lambda: [Verdict(0.0, valid=False, error=response) for response, _ in pairs]
+
+    def close(self):
+        pass
+
+
+def test_each_source_has_its_own_first_error():
+    with Verifier(Refusing()) as verifier:
+        gradings = [
+            verifier.submit([(f"{name} {i}", "1") for i in range(3)], source=name)
+            for name in ("late", "early")
+        ]
+        assert verifier.first_error is None and verifier.first_error_of("early") is None
+        for grading in reversed(gradings):
+            grading.result()
+        assert verifier.first_error == verifier.first_error_of("early") == "early 0"
+        assert verifier.first_error_of("late") == "late 0"
+        assert verifier.first_error_of("nobody") is None

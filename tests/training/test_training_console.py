@@ -95,12 +95,19 @@ def test_quiet_shows_warnings_alone(terminal):
     assert text.strip() == "warning: look out"
 
 
+def test_a_warning_moves_no_cursor():
+    """A verifier may tell what a model wrote."""
+    out = io.StringIO()
+    rich = RichConsole(file=out, force_terminal=True, width=120, highlight=False)
+    Console(out=rich).warning("ValueError: \x1b[2Jgone\x07")
+    assert out.getvalue() == "warning: ValueError: \\x1b[2Jgone\\x07\n"
+
+
 def test_the_pace_is_that_of_the_latest_steps():
     clock = Clock()
     pace = Pace(clock)
-    pace.start()
     clock.now += 300
-    assert pace.left(10) == "about 50 min left"  # all there is to go by
+    assert pace.left(10) == ""  # most of it was compiling
     for _ in range(3):
         clock.now += 6
     assert pace.left(100) == "about 30 min left"

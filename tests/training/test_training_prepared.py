@@ -8,6 +8,7 @@ from tiny_runs import LLAMA, tiny_config
 from tokenizer_zoo import CHATML, byte_level_hf
 from transformers import PreTrainedTokenizerFast
 
+from hacpo_jax.errors import UserError
 from hacpo_jax.training.console import Console
 from hacpo_jax.training.run import Run, prepare
 
@@ -49,3 +50,18 @@ def test_sampler_and_trainer_know_the_same_ids(run):
                 known = set(range(spec.num_tokens)) - set(spec.missing_ids)
                 assert known == set(vocab.values())
     assert run.sampling_spec(run.groups[1]).missing_ids[:3] == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "told"),
+    [
+        ({"name": "nowhere:f"}, r"task\.verifier\.name = 'nowhere:f': cannot be used"),
+        (
+            {"name": [{"name": "format", "pattern": "("}]},
+            r"task\.verifier\.name\.0\.pattern = '\(': not a regular expression",
+        ),
+    ],
+)
+def test_a_verifier_that_cannot_work_is_told_by_its_key(tmp_path, verifier, told):
+    with pytest.raises(UserError, match=told):
+        prepare(tiny_config(tmp_path / "run", task={"verifier": verifier}))

@@ -19,9 +19,11 @@ def taken(config) -> RunDirectory:
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """The directory of a run that is over for now."""
+    """The directory of a run that is over for now; it has finished a step."""
     config = tiny_config(tmp_path / "run")
-    taken(config).close()
+    directory = taken(config)
+    directory.log_metrics([{"step": 1, "agent": "one"}])
+    directory.close()
     return tmp_path / "run"
 
 
@@ -61,7 +63,9 @@ def test_devices_may_be_arranged_otherwise(run_dir):
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_more_steps_are_another_run_where_a_schedule_depends_on_them(tmp_path, schedule):
     optimizer = {"learning_rate": 0.01, "schedule": schedule}
-    taken(tiny_config(tmp_path / "run", optimizer=optimizer)).close()
+    directory = taken(tiny_config(tmp_path / "run", optimizer=optimizer))
+    directory.log_metrics([{"step": 1, "agent": "one"}])
+    directory.close()
     longer = tiny_config(tmp_path / "run", optimizer=optimizer, training={"steps": 50})
     with pytest.raises(UserError, match=r"training\.steps is 2 there and 50 here"):
         RunDirectory(longer)
@@ -120,16 +124,54 @@ def test_an_attempt_that_was_refused_takes_away_what_it_made_and_no_more(tmp_pat
 
 def test_a_run_keeps_its_directory_when_it_ends_or_a_later_attempt_is_refused(run_dir):
     before = sorted(path.name for path in run_dir.iterdir())
-    assert before == [".lock", "config.yaml"]
+    assert before == [".lock", "config.yaml", "metrics.jsonl"]
     with pytest.raises(UserError, match="belongs to another config"):
         RunDirectory(tiny_config(run_dir, seed=3))
     RunDirectory(tiny_config(run_dir)).close()
     assert sorted(path.name for path in run_dir.iterdir()) == before
 
 
+def test_a_run_refused_at_its_first_grading_gives_its_directory_to_the_mended_one(tmp_path):
+    """The start is a checkpoint by then, and grading comes before the first step."""
+    alone = {"name": "gspo"}
+    verifier = {"verifier": {"name": "operator:mul"}}
+    broken = tiny_config(tmp_path / "run", agents=("one",), algorithm=alone, task=verifier)
+    with pytest.raises(UserError, match=r"task\.verifier\.name = 'operator:mul': could grade none"):
+        train(broken, Console(quiet=True))
+    assert (tmp_path / "run" / "checkpoints" / "0").is_dir()
+    mended = tiny_config(tmp_path / "run", agents=("two",), algorithm=alone)
+    RunDirectory(mended).close()  # another mistake, say: what is there stays
+    assert (tmp_path / "run" / "agents" / "one").is_dir()
+    directory = taken(mended)
+    assert "agents.0" in str(directory.replaces)
+    directory.close()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "config.yaml"]
+    (tmp_path / "run" / "agents" / "two").mkdir(parents=True)  # what comes next
+    with pytest.raises(UserError, match=r"task\.verifier\.name"):  # the other way round
+        train(broken, Console(quiet=True))
+    assert [path.name for path in (tmp_path / "run" / "agents").iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("sign", ["checkpoints/1", "rollouts/step_000001.jsonl", "notes.txt"])
+def test_a_run_with_more_than_a_start_belongs_to_its_config(tmp_path, sign):
+    config = tiny_config(tmp_path / "run")
+    taken(config).close()
+    (tmp_path / "run" / "agents").mkdir()
+    (tmp_path / "run" / sign).mkdir(parents=True)
+    with pytest.raises(UserError, match="belongs to another config: seed is 0 there and 3 here"):
+        RunDirectory(tiny_config(tmp_path / "run", seed=3))
+
+
+def test_a_config_alone_may_be_somebodys_work(tmp_path):
+    taken(tiny_config(tmp_path / "run")).close()
+    with pytest.raises(UserError, match="belongs to another config: seed is 0 there and 3 here"):
+        RunDirectory(tiny_config(tmp_path / "run", seed=3))
+
+
 def test_resuming_forgets_what_came_after_the_checkpoint(run_dir):
     """An evaluation belongs to the moment before the next step, so it is made again."""
     directory = RunDirectory(tiny_config(run_dir))
+    directory.rewind(0)
     for step in (1, 2, 3):
         directory.log_metrics({"step": step, "agent": name, "x": 0.1} for name in ("one", "two"))
     for step in (0, 2):
