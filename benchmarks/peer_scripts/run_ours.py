@@ -174,14 +174,13 @@ def prompts(given: work.Arguments, directory: Path) -> dict[str, Any]:
 
 
 def _prefill_flops(shape: work.Shape, batch: work.Batch, directory: Path) -> float:
-    """Of the compiled program that draws one token of each answer, the output head aside."""
+    """Of the compiled program that reads the prompts, the output head aside."""
     config = config_of(shape, dataclasses.replace(batch, new=1), directory)
     with _prepared(config) as run:
         shapes = GroupShapes(run, run.groups[0])
-        decode = next(job for job in shapes.jobs() if job.name == "decode")
-        flops = compile_job(shapes, dataclasses.replace(decode, turns=0)).flops
-    rows = batch.prompts * config.training.group_size
-    return flops - 2 * rows * shape.hidden * shape.vocab
+        prefill = next(job for job in shapes.jobs() if job.name == "prefill")
+        flops = compile_job(shapes, prefill).flops
+    return flops - 2 * batch.prompts * shape.hidden * shape.vocab
 
 
 def refill(given: work.Arguments, directory: Path) -> dict[str, Any]:

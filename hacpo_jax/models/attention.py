@@ -129,7 +129,7 @@ def shared_prompt_attention(
       positions: `[P, G]`, the new token's position, prompt included.
       prompt: keys and values of one layer, `[P, kv_heads, S, head_dim]`.
       prompt_valid: `[P, S]`, False at padding.
-      generated: keys and values of one layer, `[P, G, kv_heads, C, head_dim]`.
+      generated: keys and values of one layer, `[P · G, kv_heads, C, head_dim]`.
       ages: `[C]`, how many tokens each place was written before the newest one, in any order.
       num_generated: `[P]`, tokens of each prompt's responses that are in `generated`: the newest.
       window: scalar, how many tokens are seen, the new one included; None for all.
@@ -141,8 +141,12 @@ def shared_prompt_attention(
     kv_heads = k.shape[2]
     q = q.reshape(p, g, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
     f32 = {"preferred_element_type": jnp.float32}
-    over_prompt = jnp.einsum("pgkrd,pksd->pgkrs", q, prompt.keys, **f32)
-    over_generated = jnp.einsum("pgkrd,pgkcd->pgkrc", q, generated.keys, **f32)
+    # Rows of products side by side: XLA on CPU takes twice as long where it has to gather them.
+    over_prompt = jnp.einsum("pkmd,pksd->pkms", _by_prompt(q), prompt.keys, **f32)
+    over_prompt = _by_answer(over_prompt, g)
+    by_answer = q.reshape(p * g, *q.shape[2:])
+    over_generated = jnp.einsum("bkrd,bkcd->bkrc", by_answer, generated.keys, **f32)
+    over_generated = over_generated.reshape(*q.shape[:-1], -1)
     over_itself = jnp.einsum("pgkrd,pgkd->pgkr", q, k, **f32)[..., None]
     seen = prompt_valid[:, None, :]  # [P, 1 or G, S]
     own = ages < num_generated[:, None]  # [P, C]
@@ -155,7 +159,20 @@ def shared_prompt_attention(
     logits = jnp.concatenate([over_prompt, over_generated, over_itself], axis=-1)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     split = prompt.keys.shape[2]
-    out = jnp.einsum("pgkrs,pksd->pgkrd", weights[..., :split], prompt.values, **f32)
-    out += jnp.einsum("pgkrc,pgkcd->pgkrd", weights[..., split:-1], generated.values, **f32)
+    of_prompt = _by_prompt(weights[..., :split])
+    out = _by_answer(jnp.einsum("pkms,pksd->pkmd", of_prompt, prompt.values, **f32), g)
+    of_own = weights[..., split:-1].reshape(p * g, *weights.shape[2:-1], -1)
+    out += jnp.einsum("bkrc,bkcd->bkrd", of_own, generated.values, **f32).reshape(out.shape)
     out += weights[..., -1:] * v[:, :, :, None, :]
     return out.reshape(p, g, heads, head_dim).astype(v.dtype)
+
+
+def _by_prompt(x: jax.Array) -> jax.Array:
+    """`[P, G, kv_heads, r, ...]` as `[P, kv_heads, G · r, ...]`."""
+    x = x.swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+
+def _by_answer(x: jax.Array, answers: int) -> jax.Array:
+    """What `_by_prompt` has put together, as it was."""
+    return x.reshape(*x.shape[:2], answers, -1, x.shape[-1]).swapaxes(1, 2)

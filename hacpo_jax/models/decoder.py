@@ -6,7 +6,8 @@ time does not grow with depth.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_a
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
-from hacpo_jax.models.lora import DOWN, UP
+from hacpo_jax.models.lora import DOWN, UP, whole
 from hacpo_jax.models.products import product, scaled
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.models.shared_prompts import (
@@ -32,9 +33,16 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 _Axes = dict[str, int]  # sizes by logical axis name
 
 
-def _weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], fan_in: int):
+def _weight(
+    rngs: nnx.Rngs,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    fan_in: int,
+    inputs: int | None = None,
+):
+    """`inputs`: of a product's weight, how many axes belong to what it is multiplied with."""
     value = jax.random.normal(rngs.params(), shape, jnp.float32) * fan_in**-0.5
-    return nnx.Param(value, axes=axes)
+    return nnx.Param(value, axes=axes, inputs=inputs)
 
 
 def _constant(value: float, shape: tuple[int, ...], axes: tuple[str, ...]):
@@ -48,11 +56,14 @@ def _declare(
     in_shape, out_shape = tuple(ins.values()), tuple(outs.values())
     fan_in, layers = math.prod(in_shape), c.num_layers
     axes = ("layers", *ins, *outs)
-    setattr(module, name, _weight(rngs, (layers, *in_shape, *out_shape), axes, fan_in))
+    weight = _weight(rngs, (layers, *in_shape, *out_shape), axes, fan_in, len(ins))
+    setattr(module, name, weight)
     if c.lora is not None and name in c.lora.targets:
         rank = c.lora.rank
-        down = _weight(rngs, (layers, *in_shape, rank), ("layers", *ins, "rank"), fan_in)
-        up = _constant(0.0, (layers, rank, *out_shape), ("layers", "rank", *outs))
+        down = _weight(rngs, (layers, *in_shape, rank), ("layers", *ins, "rank"), fan_in, len(ins))
+        up = nnx.Param(
+            jnp.zeros((layers, rank, *out_shape)), axes=("layers", "rank", *outs), inputs=1
+        )
         setattr(module, name + DOWN, down)
         setattr(module, name + UP, up)
 
@@ -255,7 +266,8 @@ class Decoder(nnx.Module):
         if total is None:
             x = embed(self.embedding[...].astype(dtype), tokens)
         else:
-            x, total = embed_into(self.embedding[...], tokens, total, dtype)
+            embedded: Any = embed_into(self.embedding[...], tokens, total, dtype)
+            x, total = embedded
         hidden, _ = self._scan(run, branches, x, positions, remat=remat)
         return states_before(hidden, answers), total
 
@@ -284,14 +296,15 @@ class Decoder(nnx.Module):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        prompt: KeyValues,
+        prompt: KeyValues | Sequence[KeyValues],
         prompt_valid: jax.Array,
-        generated: KeyValues,
+        generated: KeyValues | Sequence[KeyValues],
         ages: jax.Array,
         num_generated: jax.Array,
         *,
         dtype: jnp.dtype,
-    ) -> tuple[jax.Array, KeyValues]:
+        layers: Sequence[Any] | None = None,
+    ) -> tuple[jax.Array, Any]:
         """One new token of each of G responses to each of P prompts.
 
         Weights must not be divided along `embed`; see `hacpo_jax.models.gathered`.
@@ -301,14 +314,17 @@ class Decoder(nnx.Module):
           positions: `[P, G]` its position, prompt included.
           prompt: `[L, P, kv_heads, S, D]`, stored once per prompt.
           prompt_valid: `[P, S]`, False at padding.
-          generated: `[L, P, G, kv_heads, C, D]`, only read.
+          generated: `[L, P · G, kv_heads, C, D]`, only read.
           ages: `[C]`, how many tokens each place of `generated` was written before the newest.
           num_generated: `[P]`, how many of the newest places hold a prompt's own responses.
           dtype: dtype of the activations.
+          layers: weights of every layer, from `hacpo_jax.models.layers_apart`; `prompt` and
+            `generated` are lists as well then, of what each layer has. None loops over stacked
+            layers.
 
         Returns:
-          Hidden states `[P, G, H]` and the new token's keys and values `[L, P, G, kv_heads, D]`,
-          which the caller writes at one place for all, the oldest.
+          Hidden states `[P, G, H]` and the new token's keys and values `[L, P · G, kv_heads, D]`,
+          with `layers` a list, which the caller writes at one place for all, the oldest.
         """
 
         def run(layer: Layer, window, x, cos, sin, prompt_slice, generated_slice):
@@ -326,14 +342,15 @@ class Decoder(nnx.Module):
                     window,
                 )
 
-            x, (k, v) = layer(x, cos, sin, attend)
-            return x, KeyValues(k, v)
+            x, new = layer(x, cos, sin, attend)
+            return x, KeyValues(*(y.reshape(-1, *y.shape[2:]) for y in new))
 
-        longest = prompt.keys.shape[3] + generated.keys.shape[4] + 1
+        longest = prompt_valid.shape[1] + len(ages) + 1
         windows = layer_windows(self.config.windows, longest)
-        caches = (prompt, generated)
         x = embed(self.embedding[...].astype(dtype), tokens, gathered=True)
-        return self._scan(run, windows, x, positions, *caches)
+        if layers is None:
+            return self._scan(run, windows, x, positions, prompt, generated)
+        return self._one_by_one(run, windows, x, positions, layers, prompt, generated)
 
     def _sequences(
         self, run, tokens, positions, valid, dtype, attention, remat=False, gathered=False
@@ -375,6 +392,17 @@ class Decoder(nnx.Module):
             return run(nnx.merge(structure, weights), part, x, cos, sin, *rest)
 
         x, out = jax.lax.scan(jax.checkpoint(body) if remat else body, x, slices)
+        return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
+
+    def _one_by_one(self, run, per_layer, x, positions, layers, *caches):
+        """As `_scan`, with lists of what each layer has; so is what comes out of each."""
+        structure, _ = nnx.split(self.layers)
+        cos, sin = rotation(self.config, positions)
+        out = []
+        for i, (weights, *rest) in enumerate(zip(layers, *caches, strict=True)):
+            part = None if per_layer is None else per_layer[i]
+            x, found = run(nnx.merge(structure, whole(weights)), part, x, cos, sin, *rest)
+            out.append(found)
         return rms_norm(x, self.final_norm[...], self.config.rms_norm_eps), out
 
 

@@ -65,6 +65,13 @@ def base_axes(config: ModelConfig) -> Params | None:
     return None if config.lora is None else split(logical_axes(config)).base
 
 
+def product_inputs(config: ModelConfig) -> dict[Any, int]:
+    """By path within the layers, how many axes of a weight belong to what it is multiplied with."""
+    declared = nnx.to_flat_state(_declaration(config)[1]["layers"])
+    found = {path: variable.get_metadata("inputs", None) for path, variable in declared}
+    return {path: inputs for path, inputs in found.items() if inputs is not None}
+
+
 def gathered(config: ModelConfig, params: Params | Adapted, dtype: DTypeLike) -> Params | Adapted:
     """Parameters `[A, ...]` of a group in `dtype`, each whole but for `tensor` on every device."""
     params = jax.tree.map(lambda x: x.astype(dtype), params)

@@ -133,7 +133,8 @@ def shared_attention(
 
     def one_layer(q, k, v, layer):
         prompts, rest = zip(*(apart(x, answers) for x in (q, k, v)), strict=True)
-        out = attend_prompts(*map(_flat, prompts), layer[0]).reshape(prompts[0].shape)
+        flat_q, flat_k, flat_v = map(_flat, prompts)
+        out = attend_prompts(flat_q, flat_k, flat_v, layer[0]).reshape(prompts[0].shape)
         return side_by_side(out, attend(prompts, rest, layer[1]))
 
     return (of_prompts, of_rest), one_layer
@@ -159,11 +160,11 @@ def _fused(answers: Answers, whole: Attention):
     width = answers.prompts.shape[-1]
 
     def attend(prompts, rest, branch):
-        rows = (
+        q, k, v = (
             _flat(jnp.concatenate([of_answers(x, answers.prompt_of), y], axis=2))
             for x, y in zip(prompts, rest, strict=True)
         )
-        return whole(*rows, branch)[:, width:].reshape(rest[0].shape)
+        return whole(q, k, v, branch)[:, width:].reshape(rest[0].shape)
 
     return attend
 
@@ -180,7 +181,8 @@ def _whole_rows(kind: AttentionKind, windows, positions: jax.Array, valid: jax.A
     layers, attend = layer_attention(kind, windows, positions, valid)
 
     def turned(q, k, v, branch):
-        return turn(attend(*(turn(x, there) for x in (q, k, v)), branch), back)
+        q, k, v = (turn(x, there) for x in (q, k, v))
+        return turn(attend(q, k, v, branch), back)
 
     return layers, turned
 

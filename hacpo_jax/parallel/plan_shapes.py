@@ -88,7 +88,7 @@ class GroupShapes:
         training, algorithm = config.training, group.algorithm
         samples, longest = training.group_size, config.sampling.max_new_tokens
         share = local_share(training.prompts_per_step, self.layout.processes)
-        spec = run.sampling_spec(group)
+        spec = _on_accelerators(run.sampling_spec(group))
         chunk = chunk_of(self.layout, share, samples, config.sampling.max_rows)
         if self.weights is not self.params:
             yield Job("gather", lambda: gather_weights.lower(self.params, spec=spec), 1)
@@ -114,7 +114,8 @@ class GroupShapes:
             return draws.max_new_tokens, draws.samples
 
         name = max(config.task.eval, key=size)
-        samples, spec = size(name)[1], self.run.evaluation_spec(self.group, name)
+        samples = size(name)[1]
+        spec = _on_accelerators(self.run.evaluation_spec(self.group, name))
         # How many problems a benchmark has is not known; as many as are taken at once are the most.
         at_once = max(config.sampling.max_rows // samples, 1)
         share = local_share(at_once, self.layout.processes)
@@ -145,7 +146,7 @@ class GroupShapes:
             beside=kept + local_bytes(shapes.ring(widths[0])),
         )
         if steps:
-            state = (shapes.prompts(width), shapes.rows(), shapes.ring(widths[-1]))
+            state = (None, shapes.prompts(width), shapes.rows(), shapes.ring(widths[-1]))
             yield Job(
                 name=then,
                 lower=lambda: decode.lower(self.weights, *state, scalar, scalar, scalar, spec=spec),
@@ -270,3 +271,8 @@ class GroupShapes:
         own = (model.model_type, model.vocab_size)
         others = {(a.model.model_type, a.model.vocab_size) for a in self.run.agents} - {own}
         return bool(others) and (algorithm.shares_answers or algorithm.rescue_coef > 0)
+
+
+def _on_accelerators(spec: DecodeSpec) -> DecodeSpec:
+    """CPUs are planned for as if they were accelerators, which they stand for here."""
+    return dataclasses.replace(spec, for_cpu=False)

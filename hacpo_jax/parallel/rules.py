@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 AXES = ("agent", "data", "fsdp", "tensor")
@@ -111,5 +112,36 @@ def num_shards(name: str, length: int) -> int:
 
 
 def over_agents(function: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
-    """`function` of one agent, for all agents of a group, each on its part of the mesh."""
-    return jax.vmap(function, in_axes=in_axes, out_axes=out_axes, spmd_axis_name="agent")
+    """`function` of one agent, for all agents of a group, each on its part of the mesh.
+
+    An agent alone on one device is not mapped: XLA copies an array to move an axis of one element.
+    """
+    mapped = jax.vmap(function, in_axes=in_axes, out_axes=out_axes, spmd_axis_name="agent")
+
+    def run(*arguments):
+        if current_mesh() is not None or _agents(arguments, in_axes) != 1:
+            return mapped(*arguments)
+        found = function(*_along(in_axes, jnp.squeeze, arguments))
+        return _along(out_axes, jnp.expand_dims, found)
+
+    return run
+
+
+def _agents(arguments: Any, in_axes: Any) -> int:
+    """How many agents some arguments of a mapped function belong to."""
+    lengths = jax.tree.leaves(_along(in_axes, lambda x, axis: x.shape[axis], arguments))
+    return max(length for length in lengths if isinstance(length, int))
+
+
+def _along(axes: Any, change: Callable[[Any, int], Any], tree: Any) -> Any:
+    """Change every array of a tree that `axes`, as `jax.vmap` takes them, name an axis of."""
+
+    def nothing(x: Any) -> bool:
+        return x is None
+
+    return jax.tree.map(
+        lambda axis, x: x if axis is None else change(x, axis),
+        jax.tree.broadcast(axes, tree, is_leaf=nothing),
+        tree,
+        is_leaf=nothing,
+    )

@@ -17,19 +17,15 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
+from hacpo_jax.models.by_layer import layers_apart
 from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import Axes, constrain, num_shards, over_agents
+from hacpo_jax.rollout.per_token import CACHE_AXES, Cache, as_read, lay, stacked, write
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
 SEGMENT = 64
 """Tokens of an answer that one run of `decode` draws at most."""
-
-CACHE_AXES: Axes = (None, "agents", "rows", None, "kv_heads")
-"""Of the ring, `[L, A, N, G, kv_heads, W, D]`.
-
-Agents come second: a scan over layers would else move them there, and copy the whole cache in every
-step."""
 
 PROMPT_CACHE_AXES: Axes = (None, "agents", "rows", "kv_heads")
 """Of the prompts' keys and values, `[L, A, N, kv_heads, S, D]`."""
@@ -51,6 +47,8 @@ class DecodeSpec:
       dtype: dtype of activations and cache.
       missing_ids: further ids that the tokenizer does not know.
       attention: implementation of attention within prompts.
+      for_cpu: compute further tokens as a CPU does fastest, see `hacpo_jax.rollout.per_token`;
+        compiling takes longer then the more layers there are.
     """
 
     model: ModelConfig
@@ -61,6 +59,7 @@ class DecodeSpec:
     dtype: jnp.dtype
     missing_ids: tuple[int, ...] = ()
     attention: AttentionKind = "xla"
+    for_cpu: bool = False
 
 
 @jax.tree_util.register_dataclass
@@ -139,10 +138,16 @@ def gather_weights(params, *, spec: DecodeSpec):
     return gathered(spec.model, params, spec.dtype)
 
 
+@functools.partial(jax.jit, static_argnames="spec")
+def weights_apart(weights, *, spec: DecodeSpec):
+    """Weights of each layer as `decode` wants them for a CPU; see `hacpo_jax.models.by_layer`."""
+    return layers_apart(spec.model, weights)
+
+
 def empty_ring(spec: DecodeSpec, rows: tuple[int, ...], width: int, layout: Layout) -> KeyValues:
-    """For answers `[A, N, G]` on a mesh: keys and values `[L, A, N, G, kv_heads, width, D]`."""
-    c = spec.model
-    shape = (c.num_layers, *rows, c.num_kv_heads, width, c.head_dim)
+    """For answers `[A, N, G]` on a mesh: keys and values `[L, A, N · G, kv_heads, width, D]`."""
+    c, (agents, slots, answers) = spec.model, rows
+    shape = (c.num_layers, agents, slots * answers, c.num_kv_heads, width, c.head_dim)
     sharding = layout.sharding(CACHE_AXES, shape)
     return KeyValues(*(_zeros(shape, spec.dtype, sharding) for _ in range(2)))
 
@@ -158,12 +163,12 @@ def resize_ring(ring: jax.Array, at: jax.Array, *, width: int) -> jax.Array:
     """Keys or values in a ring of another width, the newest of them in its first places.
 
     Args:
-      ring: `[L, A, N, G, kv_heads, W, D]`.
+      ring: `[L, A, N · G, kv_heads, W, D]`.
       at: the place of the oldest token, where the next one would be written.
       width: of the new ring; where it is less than W, the oldest tokens are lost.
 
     Returns:
-      `[L, A, N, G, kv_heads, width, D]`; the next token's place is `min(W, width)`.
+      `[L, A, N · G, kv_heads, width, D]`; the next token's place is `min(W, width)`.
     """
     before = ring.shape[-2]
     first = at + before - min(before, width)
@@ -268,6 +273,7 @@ def enter(
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames=("rows", "ring"))
 def decode(
     weights,
+    layers: list | None,
     prompts: Prompts,
     rows: Rows,
     ring: KeyValues,
@@ -286,9 +292,10 @@ def decode(
 
     Args:
       weights: of the agents, `[A, ...]` each, from `gather_weights`.
+      layers: those of each layer where `spec` is for a CPU, from `weights_apart`; else None.
       prompts: of N slots.
       rows: of N slots.
-      ring: keys and values of generated tokens, `[L, A, N, G, kv_heads, W, D]`.
+      ring: keys and values of generated tokens, `[L, A, N · G, kv_heads, W, D]`.
       at: the place in the ring where the first new token is written.
       steps: at most so many tokens, at most `SEGMENT` and what the ring has room for.
       enough: return when the answers in so many slots have ended.
@@ -296,14 +303,15 @@ def decode(
     """
     width = ring.keys.shape[-2]
     valid = _valid(prompts.cache.keys.shape[-2], prompts.lengths)
-    in_axes = (agent_axes(weights), 1, 1, 0, 0, None, None)
+    state, axes = lay(weights, layers, prompts.cache, ring)
+    *fixed, laid_ring = state
+    in_axes, out_axes = (*axes, 0, 0, None, None), (0, 0, axes[-1])
 
-    def one_agent(weights, prompt_cache, ring, key_data, newest, drawn, ages):
+    def one_agent(weights, layers, prompt_cache, ring, key_data, newest, drawn, ages):
         model, generated = bind(spec.model, weights), drawn - 1  # the newest is not in the ring
         positions = jnp.broadcast_to((prompts.lengths + generated)[:, None], newest.shape)
-        hidden, new = model.decode(
-            newest, positions, prompt_cache, valid, ring, ages, generated, dtype=spec.dtype
-        )
+        caches = (as_read(prompt_cache), valid, as_read(ring), ages, generated)
+        hidden, new = model.decode(newest, positions, *caches, dtype=spec.dtype, layers=layers)
         return *_draw_next(model, hidden, key_data, drawn, spec), new
 
     def slots(rows: Rows) -> jax.Array:
@@ -311,18 +319,18 @@ def decode(
 
     begun = slots(rows)
 
-    def unfinished(carry: tuple[jax.Array, Rows, KeyValues, Drawn]) -> jax.Array:
+    def unfinished(carry: tuple[jax.Array, Rows, Cache, Drawn]) -> jax.Array:
         step, rows, _, _ = carry
         running = slots(rows)
         return (step < steps) & running.any() & ((begun & ~running).sum() < enough)
 
-    def body(carry: tuple[jax.Array, Rows, KeyValues, Drawn]):
+    def body(carry: tuple[jax.Array, Rows, Cache, Drawn]):
         step, rows, ring, old = carry
         ages = (at + step - 1 - jnp.arange(width)) % width
-        tokens, log_probs, new = over_agents(one_agent, in_axes, (0, 0, 1))(
-            weights, prompts.cache, ring, prompts.key_data, rows.newest, rows.drawn, ages
+        tokens, log_probs, new = over_agents(one_agent, in_axes, out_axes)(
+            *fixed, ring, prompts.key_data, rows.newest, rows.drawn, ages
         )
-        ring = jax.tree.map(functools.partial(_write, at=(at + step) % width), ring, new)
+        ring = write(ring, new, (at + step) % width, tokens)
         running = rows.running(spec)
         stopped = rows.stopped | (running & _stops(tokens, spec))
         drawn = Drawn(
@@ -340,10 +348,10 @@ def decode(
         counts=jnp.zeros(room[:-1], jnp.int32),
         stopped=jnp.zeros(room[:-1], bool),
     )
-    start = (jnp.zeros((), jnp.int32), rows, ring, _laid(nothing))
-    step, rows, ring, drawn = jax.lax.while_loop(unfinished, body, start)
+    start = (jnp.zeros((), jnp.int32), rows, laid_ring, _laid(nothing))
+    step, rows, laid_ring, drawn = jax.lax.while_loop(unfinished, body, start)
     told = Progress(step, constrain(rows.drawn), constrain(slots(rows)))
-    return _laid_rows(rows), ring, _laid(drawn), told
+    return _laid_rows(rows), stacked(laid_ring), _laid(drawn), told
 
 
 def _valid(width: int, lengths: jax.Array) -> jax.Array:
@@ -376,23 +384,22 @@ def _draw_next(
       places: `[N]`, the token's number in its answer.
       spec: what is static.
     """
-    table = model.unembedding().astype(spec.dtype)
-    logits = jnp.einsum("ngh,vh->ngv", hidden, table, preferred_element_type=jnp.float32)
-    logits = constrain(logits, "rows", None, "vocab")
-    known = known_ids(logits.shape[-1], spec.num_tokens, spec.missing_ids)
-    logits = jnp.where(known, logits, -jnp.inf)
-    shape = key_data.shape[:-1]
-    logits = jnp.broadcast_to(logits, (*shape, logits.shape[-1]))
+    table, shape = model.unembedding().astype(spec.dtype), key_data.shape[:-1]
+    known = known_ids(table.shape[0], spec.num_tokens, spec.missing_ids)
+    if spec.for_cpu:  # the table on the left, as a CPU is fastest
+        axis, rows = 0, hidden.reshape(-1, hidden.shape[-1])
+        logits = jnp.einsum("vh,nh->vn", table, rows, preferred_element_type=jnp.float32)
+        logits = jnp.where(known[:, None], constrain(logits, "vocab", "rows"), -jnp.inf)
+        logits = jnp.repeat(logits, shape[1] // hidden.shape[1], axis=1)
+    else:
+        axis = 1
+        logits = jnp.einsum("ngh,vh->ngv", hidden, table, preferred_element_type=jnp.float32)
+        logits = jnp.where(known, constrain(logits, "rows", None, "vocab"), -jnp.inf)
+        logits = jnp.broadcast_to(logits, (*shape, len(known))).reshape(-1, len(known))
 
     def uniform(key_data: jax.Array, place: jax.Array) -> jax.Array:
         return jax.random.uniform(jax.random.fold_in(jax.random.wrap_key_data(key_data), place))
 
     numbers = jax.vmap(jax.vmap(uniform, in_axes=(0, None)))(key_data, places)
-    tokens, log_probs = draw(logits.reshape(-1, logits.shape[-1]), numbers.ravel(), spec.sampler)
+    tokens, log_probs = draw(logits, numbers.ravel(), spec.sampler, axis)
     return tokens.reshape(shape), log_probs.reshape(shape)
-
-
-def _write(ring: jax.Array, new: jax.Array, *, at: jax.Array) -> jax.Array:
-    """Put one token of each answer `[L, A, N, G, kv_heads, D]` into the ring at place `at`."""
-    update = constrain(new[..., None, :].astype(ring.dtype), *CACHE_AXES)
-    return jax.lax.dynamic_update_slice_in_dim(ring, update, at, axis=5)

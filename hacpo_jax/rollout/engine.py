@@ -1,6 +1,7 @@
 """From lists of token ids to answers: one key per answer, and slots that prompts take in turn."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from hacpo_jax.rollout.decode import (
     gather_weights,
     prefill,
     resize_ring,
+    weights_apart,
 )
 from hacpo_jax.rollout.jobs import Jobs, Rollouts
 from hacpo_jax.rollout.schedule import NONE, Entering, Schedule
@@ -198,7 +200,7 @@ class _Slots:
         enough = schedule.enough - schedule.can_enter if schedule.waiting else len(schedule.jobs)
         steps = min(SEGMENT, wanted - longest)
         scalars = np.array([self._at, steps, max(enough, 1)], np.int32)
-        state = (self._weights, self._prompts, self._rows, self._ring)
+        state = (self._weights, self._layers, self._prompts, self._rows, self._ring)
         self._rows, self._ring, drawn, progress = decode(*state, *scalars, spec=self._spec)
         before, jobs = self._mine(self._drawn), self._mine(schedule.jobs)
         self._write_unread()
@@ -207,6 +209,10 @@ class _Slots:
         self._at = (self._at + int(progress.steps)) % wanted
         self._drawn = progress.drawn.astype(int)
         return progress.running
+
+    @functools.cached_property
+    def _layers(self) -> list | None:
+        return weights_apart(self._weights, spec=self._spec) if self._spec.for_cpu else None
 
     def _resize(self, width: int) -> None:
         """Keys first and then values, each let go of before the next is made."""

@@ -42,7 +42,9 @@ def known_ids(size: int, num_tokens: int, missing_ids: tuple[int, ...]) -> np.nd
     return known
 
 
-def draw(logits: jax.Array, uniform: jax.Array, sampler: Sampler) -> tuple[jax.Array, jax.Array]:
+def draw(
+    logits: jax.Array, uniform: jax.Array, sampler: Sampler, axis: int = 1
+) -> tuple[jax.Array, jax.Array]:
     """Draw one token a row.
 
     The draw inverts the cumulative distribution at one uniform number a row, so it depends on
@@ -52,90 +54,95 @@ def draw(logits: jax.Array, uniform: jax.Array, sampler: Sampler) -> tuple[jax.A
       logits: `[N, V]`, float32; -inf where a token must never be drawn.
       uniform: `[N]` in [0, 1).
       sampler: temperature and truncation.
+      axis: of the vocabulary; with 0, logits are `[V, N]`.
 
     Returns:
       Tokens `[N]` int32, and their log-probs `[N]` under the whole tempered distribution, which is
       the one the trainer scores (greedy draws: at temperature 1).
     """
     if sampler.temperature == 0:
-        tokens = _argmax(logits)
-        return tokens, _log_prob(logits, tokens)
+        tokens = _argmax(logits, axis)
+        return tokens, _log_prob(logits, tokens, axis)
     logits = logits / sampler.temperature
-    tokens = _inverse_cdf(truncate(logits, sampler), uniform)
-    return tokens, _log_prob(logits, tokens)
+    tokens = _inverse_cdf(truncate(logits, sampler, axis), uniform, axis)
+    return tokens, _log_prob(logits, tokens, axis)
 
 
-def truncate(logits: jax.Array, sampler: Sampler) -> jax.Array:
-    """Logits `[N, V]` with -inf outside the top-k and top-p sets (ties at the edge are kept)."""
-    top_k = sampler.top_k
-    if (top_k is None or top_k >= logits.shape[-1]) and sampler.top_p == 1:
+def truncate(logits: jax.Array, sampler: Sampler, axis: int = 1) -> jax.Array:
+    """Logits as in `draw`, -inf outside the top-k and top-p sets (ties at the edge are kept)."""
+    top_k, size = sampler.top_k, logits.shape[axis]
+    if (top_k is None or top_k >= size) and sampler.top_p == 1:
         return logits
-    ranked = jnp.sort(logits, axis=-1, descending=True)
-    least = ranked[:, -1:] if top_k is None else ranked[:, min(top_k, ranked.shape[1]) - 1][:, None]
+    ranked = jnp.sort(logits, axis=axis, descending=True)
+    last = size - 1 if top_k is None else min(top_k, size) - 1
+    least = jax.lax.slice_in_dim(ranked, last, last + 1, axis=axis)
     if sampler.top_p < 1:
-        kept = jax.nn.softmax(jnp.where(ranked >= least, ranked, -jnp.inf), axis=-1)
-        before = jnp.cumsum(kept, axis=-1) - kept
+        kept = jax.nn.softmax(jnp.where(ranked >= least, ranked, -jnp.inf), axis=axis)
+        before = jnp.cumsum(kept, axis=axis) - kept
         nucleus = jnp.where(before < sampler.top_p, ranked, jnp.inf)
-        least = jnp.maximum(least, nucleus.min(axis=-1, keepdims=True))
+        least = jnp.maximum(least, nucleus.min(axis=axis, keepdims=True))
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def _log_prob(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
+def _log_prob(logits: jax.Array, tokens: jax.Array, axis: int) -> jax.Array:
+    return _at(logits, tokens, axis) - jax.nn.logsumexp(logits, axis=axis)
 
 
-def _argmax(logits: jax.Array) -> jax.Array:
+def _argmax(logits: jax.Array, axis: int) -> jax.Array:
     """The first of the likeliest tokens: the block that has it, then its place there.
 
     XLA takes one argmax over a whole vocabulary number by number on a CPU.
     """
-    blocks = _blocks(logits, -jnp.inf)
-    block = jnp.argmax(blocks.max(axis=-1), axis=-1)
-    return _token(logits.shape[1], blocks, block, jnp.argmax(_chosen(blocks, block), axis=-1))
+    blocks = _blocks(logits, -jnp.inf, axis)
+    block = jnp.argmax(blocks.max(axis=axis + 1), axis=axis)
+    place = jnp.argmax(_at(blocks, block, axis), axis=axis)
+    return _token(logits.shape[axis], blocks.shape[axis], block, place)
 
 
-def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+def _inverse_cdf(logits: jax.Array, uniform: jax.Array, axis: int) -> jax.Array:
     """Find the block in which the cumulative sum passes the draw, then the token in that block."""
-    blocks = _blocks(jnp.exp(logits - logits.max(axis=-1, keepdims=True)), 0.0)
-    per_block = blocks.sum(axis=-1)
-    target = uniform * per_block.sum(axis=-1)
-    block, before = _first_passing(per_block, target)
-    offset, _ = _first_passing(_chosen(blocks, block), target - before)
-    return _token(logits.shape[1], blocks, block, offset)
+    weights = jnp.exp(logits - logits.max(axis=axis, keepdims=True))
+    blocks = _blocks(weights, 0.0, axis)
+    per_block = blocks.sum(axis=axis + 1)
+    target = uniform * per_block.sum(axis=axis)
+    block, before = _first_passing(per_block, target, axis)
+    place, _ = _first_passing(_at(blocks, block, axis), target - before, axis)
+    return _token(logits.shape[axis], blocks.shape[axis], block, place)
 
 
-def _blocks(values: jax.Array, filler: float) -> jax.Array:
-    """`[N, V]` as `[N, B, BLOCK]`; no block lies in two of the shards that the vocabulary is in."""
-    n, vocab = values.shape
-    values = values.reshape(n, num_shards("vocab", vocab), -1)
-    room = -values.shape[2] % BLOCK
-    padded = jnp.pad(values, ((0, 0), (0, 0), (0, room)), constant_values=filler)
-    return padded.reshape(n, -1, BLOCK)
+def _blocks(values: jax.Array, filler: float, axis: int) -> jax.Array:
+    """The axis of the vocabulary as two, `[B, BLOCK]`; no block lies in two of the shards that the
+    vocabulary is in."""
+    before, vocab, after = values.shape[:axis], values.shape[axis], values.shape[axis + 1 :]
+    values = values.reshape(*before, num_shards("vocab", vocab), -1, *after)
+    room = [(0, 0)] * values.ndim
+    room[axis + 1] = (0, -values.shape[axis + 1] % BLOCK)
+    padded = jnp.pad(values, room, constant_values=filler)
+    return padded.reshape(*before, -1, BLOCK, *after)
 
 
-def _chosen(blocks: jax.Array, block: jax.Array) -> jax.Array:
-    """One block of each row, `[N, BLOCK]`."""
-    return jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+def _at(values: jax.Array, index: jax.Array, axis: int) -> jax.Array:
+    """What lies at `index` `[N]` of an axis, which goes; beside it and N there may be one more."""
+    rows = tuple(i for i in range(values.ndim) if i != (0 if axis else values.ndim - 1))
+    return jnp.take_along_axis(values, jnp.expand_dims(index, rows), axis=axis).squeeze(axis)
 
 
-def _token(vocab: int, blocks: jax.Array, block: jax.Array, offset: jax.Array) -> jax.Array:
-    """Ids of what lies at `offset` `[N]` in block number `block` `[N]`."""
+def _token(vocab: int, blocks: int, block: jax.Array, place: jax.Array) -> jax.Array:
+    """Ids of what lies at `place` `[N]` in block number `block` `[N]` of so many."""
     shards = num_shards("vocab", vocab)
-    shard, block = jnp.divmod(block, blocks.shape[1] // shards)
-    return (shard * (vocab // shards) + block * BLOCK + offset).astype(jnp.int32)
+    shard, block = jnp.divmod(block, blocks // shards)
+    return (shard * (vocab // shards) + block * BLOCK + place).astype(jnp.int32)
 
 
-def _first_passing(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """First index of `[N, K]` where the cumulative sum exceeds `target` `[N]`, and the sum before.
+def _first_passing(weights: jax.Array, target: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """First index of an axis where the cumulative sum exceeds `target` `[N]`, and the sum before.
 
     Rounding can leave the target at or beyond the total; the last index of positive weight is
     taken then, so a token of no probability is never drawn.
     """
-    cumulative = jnp.cumsum(weights, axis=-1)
+    cumulative = jnp.cumsum(weights, axis=axis)
     positive = weights > 0
-    last = weights.shape[1] - 1 - jnp.argmax(positive[:, ::-1], axis=-1)
-    passed = (cumulative > target[:, None]) & positive
-    index = jnp.where(passed.any(axis=-1), jnp.argmax(passed, axis=-1), last)
-    upto = jnp.take_along_axis(cumulative, index[:, None], axis=-1)[:, 0]
-    return index, upto - jnp.take_along_axis(weights, index[:, None], axis=-1)[:, 0]
+    last = weights.shape[axis] - 1 - jnp.argmax(jnp.flip(positive, axis), axis=axis)
+    passed = (cumulative > jnp.expand_dims(target, axis)) & positive
+    index = jnp.where(passed.any(axis=axis), jnp.argmax(passed, axis=axis), last)
+    return index, _at(cumulative, index, axis) - _at(weights, index, axis)

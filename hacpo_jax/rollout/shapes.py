@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from hacpo_jax.models import KeyValues
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.rollout.decode import (
-    CACHE_AXES,
     PROMPT_CACHE_AXES,
     ROW_AXES,
     DecodeSpec,
@@ -16,6 +15,7 @@ from hacpo_jax.rollout.decode import (
     Rows,
 )
 from hacpo_jax.rollout.engine import Chunk
+from hacpo_jax.rollout.per_token import CACHE_AXES
 
 
 class SlotShapes:
@@ -63,7 +63,8 @@ class SlotShapes:
     def ring(self, width: int) -> KeyValues:
         """Keys and values of generated tokens in a ring of that width."""
         c = self._spec.model
-        shape = (c.num_layers, *self._rows, c.num_kv_heads, width, c.head_dim)
+        agents, slots, answers = self._rows
+        shape = (c.num_layers, agents, slots * answers, c.num_kv_heads, width, c.head_dim)
         half = self._array(shape, self._spec.dtype, *CACHE_AXES)
         return KeyValues(half, half)
 

@@ -200,7 +200,7 @@ def _filled(
     answers = lay_answers(
         rows, prompts, view.prompts, view.prompt_lengths, view.responses[place], lengths
     )
-    fields: dict[str, Any] = {
+    fields = {
         "source": places[:, 0].astype(np.int32),
         "advantages": view.advantages[place],
         "behavior_mean_log_prob": view.behavior_mean_log_prob[place],
@@ -208,4 +208,5 @@ def _filled(
         "reference_log_probs": np.where(own, view.reference_log_probs[place[1:]], 0.0),
         "transfer_weight": np.where(transferred, view.transfer_weight[place], np.float32(0)),
     }
-    return MiniBatch(answers=answers, **{name: rows.lay(x) for name, x in fields.items()})
+    laid: dict[str, Any] = {name: rows.lay(x) for name, x in fields.items()}
+    return MiniBatch(answers=answers, **laid)

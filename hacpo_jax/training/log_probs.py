@@ -66,8 +66,9 @@ def token_log_probs(
         padded = jnp.pad(x, [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2))
         return padded.reshape(x.shape[0], parts, size, *x.shape[2:]).swapaxes(0, 1)
 
-    *found, total = _blockwise(blocks(hidden), table, blocks(targets), total, spec)  # [K, R, m]
-    log_probs, entropies = (x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :length] for x in found)
+    found: Any = _blockwise(blocks(hidden), table, blocks(targets), total, spec)
+    *per_token, total = found  # [K, R, m]
+    log_probs, entropies = (x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :length] for x in per_token)
     return log_probs, entropies, total
 
 
@@ -95,7 +96,8 @@ def _forward(hidden, table, targets, total, spec: _Spec):
     blocks = _Blocks.of(table, spec)
 
     def of_tokens(part):
-        return _normalised(*part, blocks)
+        states, ids = part
+        return _normalised(states, ids, blocks)
 
     normalizer, chosen, entropy = jax.lax.map(of_tokens, (hidden, targets))
     saved = (hidden, table, targets, normalizer, entropy)
@@ -114,8 +116,8 @@ def _normalised(hidden: jax.Array, targets: jax.Array, blocks: "_Blocks"):
         total = total * kept + weights.sum(axis=-1)
         if asked:
             # As a product: on CPU ten times as fast as a sum of products over 4 axes.
-            exact = {"precision": jax.lax.Precision.HIGHEST}
-            more = jnp.einsum("rmsb,rmsb->rms", weights, blocks.finite(logits), **exact)
+            finite, exact = blocks.finite(logits), jax.lax.Precision.HIGHEST
+            more = jnp.einsum("rmsb,rmsb->rms", weights, finite, precision=exact)
             weighted = weighted * kept + more
         chosen = jnp.where(*blocks.at(logits, targets, index), chosen)
         return (new_top, total, weighted, chosen), None
@@ -146,7 +148,7 @@ def _backward(spec: _Spec, saved, cotangents):
         def of_tokens(part, sums):
             d_hidden, d_rows = sums
             states, *rest = (x[part] for x in tokens)
-            d_logits = blocks.d_logits(states, *rest, index).astype(hidden.dtype)
+            d_logits = blocks.d_logits(index, states, *rest).astype(hidden.dtype)
             more = jnp.einsum("rmsb,sbh->srmh", d_logits, rows, **f32)
             d_rows += jnp.einsum("rmsb,rmh->sbh", d_logits, states, **f32)
             return d_hidden.at[part].add(more), d_rows
@@ -246,7 +248,7 @@ class _Blocks:
         return places < self.size, jnp.take_along_axis(logits, columns, axis=-1)[..., 0]
 
     def d_logits(
-        self, hidden, targets, normalizer, entropy, d_log_prob, d_entropy, index
+        self, index, hidden, targets, normalizer, entropy, d_log_prob, d_entropy
     ) -> jax.Array:
         """Gradient `[R, m, S, b]` of a block's logits before they are tempered."""
         logits = self.logits(hidden, index)

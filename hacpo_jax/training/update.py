@@ -186,8 +186,8 @@ def update(
     state: LearnerState,
     batch: MiniBatch,
     cuts: Sequence[Cut],
-    learners: jax.Array,
-    update_index: jax.Array,
+    learners: jax.typing.ArrayLike,
+    update_index: jax.typing.ArrayLike,
     *,
     spec: UpdateSpec,
     base: Params | None = None,
@@ -215,8 +215,8 @@ def gradients_of(
     params,
     batch: MiniBatch,
     cuts: Sequence[Cut],
-    learners: jax.Array,
-    update_index: jax.Array,
+    learners: jax.typing.ArrayLike,
+    update_index: jax.typing.ArrayLike,
     *,
     spec: UpdateSpec,
 ) -> Found:
@@ -260,8 +260,8 @@ def accumulate(
             policy = with_base(free, base_of(params))
             asked = "gradient" if spec.entropy_coef else "value"
             scored, totals = log_probs_into(totals, policy, answers, spec.policy, asked)
-            flat = map(flat_rows, scored)
-            loss, _ = _total_loss(*flat, rows, divisors, spec, learner, update_index)
+            log_probs, entropy = map(flat_rows, scored)
+            loss, _ = _total_loss(log_probs, entropy, rows, divisors, spec, learner, update_index)
             return (loss, totals), scored
 
         sums, _, (log_probs, entropy) = add_gradient(loss_of, trained(params), found.gradient)

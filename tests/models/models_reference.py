@@ -90,7 +90,8 @@ def cached_logits(
     """
     prompts, responses, steps = new_tokens.shape
     # One position of the cache is never filled, and what it holds must not be seen.
-    shape = (config.num_layers, prompts, responses, config.num_kv_heads, steps + 1, config.head_dim)
+    rows = prompts * responses
+    shape = (config.num_layers, rows, config.num_kv_heads, steps + 1, config.head_dim)
 
     @jax.jit
     def decode_all(params):

@@ -83,8 +83,11 @@ def test_new_tokens_see_the_newest_of_prompt_and_answer(window, lengths, filled,
     limit = None if window is None else jnp.array(window)
     # The place `written` was written last, the one before it before that.
     ages = np.array([(written - place) % room for place in range(room)])
+    rows = KeyValues(
+        *(x.reshape(2 * answers, *x.shape[2:]) for x in (generated.keys, generated.values))
+    )
     got = shared_prompt_attention(
-        q, k, v, positions, prompt, valid, generated, ages, np.array(filled), limit
+        q, k, v, positions, prompt, valid, rows, ages, np.array(filled), limit
     )
     for p, g in np.ndindex(2, answers):
 

@@ -163,7 +163,7 @@ def decode_call(one: Case, width: int | None = None):
     spec, shapes, weights = _slots(one)
     ring = shapes.ring(width or ring_widths(spec.max_new_tokens)[-1])
     scalar = _shape((), jnp.int32)
-    state = (shapes.prompts(one.work.sizes.prompt_tokens), shapes.rows(), ring)
+    state = (None, shapes.prompts(one.work.sizes.prompt_tokens), shapes.rows(), ring)
     return decode, (weights, *state, scalar, scalar, scalar), {"spec": spec}
 
 

@@ -180,7 +180,7 @@ def test_filler_rows_end_at_once_with_no_tokens():
     lengths, active = np.array([5, 1, 2]), np.array([True, False, True])
     prompts, rows, first = prefill(weights, padded, lengths, keys, active, spec=DECODE)
     ring = empty_ring(DECODE, (1, 3, 4), 6, one_device())
-    _, _, further, told = decode(weights, prompts, rows, ring, 0, 6, 3, spec=DECODE)
+    _, _, further, told = decode(weights, None, prompts, rows, ring, 0, 6, 3, spec=DECODE)
     for drawn in (first, further):
         assert not drawn.counts[0, 1].any()
         assert not drawn.stopped[0, 1].any()

@@ -68,12 +68,14 @@ def plain(temperature: float):
     return found
 
 
-def drawn(max_rows: int, layout: Layout | None = None, temperature: float = 0.9):
+def drawn(
+    max_rows: int, layout: Layout | None = None, temperature: float = 0.9, for_cpu: bool = False
+):
     keys = answer_keys(0, AGENTS, 0, range(len(POOL)), SAMPLES)
     params = stacked(*weights())
     if layout is not None:
         params = layout.make(lambda x: x, logical_axes(SPEC.model), lead=("agents",))(params)
-    spec = dataclasses.replace(SPEC, sampler=Sampler(temperature))
+    spec = dataclasses.replace(SPEC, sampler=Sampler(temperature), for_cpu=for_cpu)
     return answer(params, POOL, keys, spec, max_rows=max_rows, layout=layout)
 
 
@@ -105,8 +107,17 @@ def test_slots_and_rings_change_no_sample(max_rows):
     check(drawn(max_rows))
 
 
-def test_greedy_answers_are_the_likeliest():
-    check(drawn(6, temperature=0.0), temperature=0.0)
+@pytest.mark.parametrize("for_cpu", [False, True])
+def test_greedy_answers_are_the_likeliest(for_cpu):
+    check(drawn(6, temperature=0.0, for_cpu=for_cpu), temperature=0.0)
+
+
+def test_layers_apart_change_no_sample():
+    """Weights and keys turned, two agents mapped; and over devices that divide heads and
+    vocabulary."""
+    check(drawn(6, for_cpu=True))
+    sizes = MeshSizes(data=2, tensor=2)
+    check(drawn(8, Layout(make_mesh(sizes, jax.devices()[:4])), for_cpu=True))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +157,8 @@ def test_prompts_that_enter_do_not_move_between_devices():
 
 @pytest.mark.parametrize(("before", "after"), [(4, 7), (7, 4), (7, 3)])
 def test_a_resized_ring_keeps_the_newest_in_order(before, after):
-    ring = np.arange(before, dtype=np.float32).reshape(1, 1, 1, 1, 1, before, 1)
+    ring = np.arange(before, dtype=np.float32).reshape(1, 1, 1, 1, before, 1)
     for at in range(before):  # what lies there is the oldest
         found = programs.resize_ring(ring, at, width=after)
         order = [(at + i) % before for i in range(before)][-min(before, after) :]
-        assert found[0, 0, 0, 0, 0, : len(order), 0].tolist() == order
+        assert found[0, 0, 0, 0, : len(order), 0].tolist() == order
