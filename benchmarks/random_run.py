@@ -48,9 +48,11 @@ def random_config(
     samples: int,
     prompt_tokens: int,
     new_tokens: int,
+    agents: int = 1,
     **sections: dict[str, Any],
 ) -> Config:
-    """One agent that learns by GRPO in one update a step; the library's defaults but for sizes.
+    """Agents that learn by GRPO, alone, or by HACPO in one update a step; the library's defaults
+    but for sizes.
 
     Args:
       directory: where problems and tokenizer are written, and the run would be.
@@ -60,6 +62,7 @@ def random_config(
       samples: answers to each.
       prompt_tokens: of each prompt.
       new_tokens: of the longest answer.
+      agents: how many of that model.
       sections: keys that are added to sections.
     """
     tokenizer, problems = directory / "tokenizer", directory / f"problems-{prompt_tokens}.jsonl"
@@ -80,8 +83,11 @@ def random_config(
             "verifier": {"name": [_REWARD], "workers": 1},
             "max_prompt_tokens": prompt_tokens,
         },
-        "agents": [{"name": "agent", "model": model, "tokenizer": str(tokenizer)}],
-        "algorithm": {"name": "grpo"},
+        "agents": [
+            {"name": f"agent{i}", "model": model, "tokenizer": str(tokenizer)}
+            for i in range(agents)
+        ],
+        "algorithm": {"name": "grpo" if agents == 1 else "hacpo"},
         "sampling": {"max_new_tokens": new_tokens},
         "training": {
             "steps": 10_000,

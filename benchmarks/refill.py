@@ -115,6 +115,7 @@ def spec_of(model: ModelConfig, mean: int, longest: int) -> DecodeSpec:
         stop_ids=tuple(range(0, model.vocab_size, mean)),
         num_tokens=model.vocab_size,
         dtype=jnp.dtype("float32"),
+        for_cpu=jax.default_backend() == "cpu",
     )
 
 

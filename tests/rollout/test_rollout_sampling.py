@@ -156,3 +156,16 @@ def test_greedy_takes_the_likeliest_and_scores_it_at_temperature_1():
 def test_bad_settings_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Sampler(**arguments)
+
+
+@pytest.mark.parametrize("sampler", [Sampler(0.0), Sampler(0.7), Sampler(1.0, 5, 0.8)], ids=str)
+def test_the_vocabulary_may_come_first(sampler):
+    """Where all tests above have it last."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(17, VOCAB)).astype(np.float32) * 3
+    logits[:, 40:90] = -np.inf
+    uniform = rng.uniform(size=17).astype(np.float32)
+    tokens, log_probs = drawn(logits, uniform, sampler)
+    turned, again = draw(jnp.asarray(logits.T), jnp.asarray(uniform), sampler, axis=0)
+    assert turned.tolist() == tokens.tolist()
+    np.testing.assert_allclose(again, log_probs, rtol=1e-6, atol=1e-6)

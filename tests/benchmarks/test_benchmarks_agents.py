@@ -1,0 +1,30 @@
+"""The benchmark of agents, in small."""
+
+import agents
+from peer_scripts import work
+
+TINY = work.Shape(1, 8, 1, 1, 8, 8, 300)
+
+
+def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path):
+    monkeypatch.setattr(work, "STEP", work.Batch(2, 2, 4, 3))
+    for apart, groups in ((False, 1), (True, 2)):
+        run = agents.prepare(agents.config_of(TINY, 2, tmp_path, apart))
+        try:
+            assert len(run.groups) == groups and len(run.agents) == 2
+            if not apart:
+                found = agents.timed(run, 1)
+        finally:
+            run.verifier.close()
+    # 2 agents with 2 answers to each of 2 prompts, all learned from by both.
+    assert found["learned"] == 16
+    phases = found["rollout"] + found["share"] + found["update"]
+    assert 0 < phases < found["step"] < found["first"]
+
+
+def test_a_line_of_the_table():
+    alone = {"rollout": 2.0, "share": 0.5, "update": 1.0, "learned": 32, "first": 9.0, "step": 4.0}
+    two = {"rollout": 3.0, "share": 1.0, "update": 5.0, "learned": 128, "first": 12.0, "step": 10.0}
+    expected = "| 2 | 3.00 | 1.50 | 128 | 5.00 | 5.00 | 12.0 | 10.00 | 10% |"
+    assert agents.line("2", two, alone) == expected
+    assert agents.HEAD.splitlines()[0].count("|") == expected.count("|")
