@@ -32,11 +32,12 @@ def run(command: Command) -> None:
 
 def _train(config: Config, hosts: "Hosts", quiet: bool) -> None:
     from hacpo_jax.cli.cache import use_compilation_cache
+    from hacpo_jax.cli.compiles import told
     from hacpo_jax.report import write_report
     from hacpo_jax.training.console import Console
     from hacpo_jax.training.trainer import train
 
-    with contextlib.closing(Console(quiet=quiet)) as console:
+    with contextlib.closing(Console(quiet=quiet)) as console, told(console.note):
         summary = hosts.broadcast("summary", _finished(config) if hosts.is_first else None)
         if summary is None:
             use_compilation_cache()

@@ -18,7 +18,8 @@ from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import DOWN, UP, whole
-from hacpo_jax.models.products import product, scaled
+from hacpo_jax.models.norm import rms_norm
+from hacpo_jax.models.products import product
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.models.shared_prompts import (
     Answers,
@@ -78,13 +79,6 @@ def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: in
     if c.lora is not None and name in c.lora.targets:
         out += c.lora.scale * times(times(x, name + DOWN, axes), name + UP, 1)
     return out
-
-
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Divide by the root mean square over the last axis, in float32 (arXiv 1910.07467)."""
-    wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return scaled((wide * scale).astype(x.dtype), weight.astype(x.dtype))
 
 
 class Attention(nnx.Module):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -49,9 +50,9 @@ def product(x: jax.Array, weight: "jax.Array | Turned", axes: int) -> jax.Array:
 def _product(x: jax.Array, weight: jax.Array, axes: int) -> jax.Array:
     """The last `axes` axes of `x` times the first of `weight`.
 
-    As `jnp.tensordot`, but the weight's gradient is x times the cotangent. Taken the other way
-    around, as JAX derives it, XLA turns the wider of the two over element by element on CPU, and
-    what computes it along with that: an MLP's gradient takes half as long again.
+    As `jnp.tensordot`, but for the order in the weight's gradient. On CPU, XLA turns over what
+    stands on the left, element by element, and what computes it along with that: where that is the
+    wider of the two, as JAX has it for half of an MLP, its gradient takes half as long again.
     """
     return jnp.tensordot(x, weight, axes)
 
@@ -65,32 +66,10 @@ def _product_backward(axes: int, saved: tuple[jax.Array, jax.Array], cotangent: 
     lead, outs = tuple(range(x.ndim - axes)), tuple(range(axes, weight.ndim))
     last = tuple(range(cotangent.ndim - len(outs), cotangent.ndim))
     d_x = jnp.tensordot(cotangent, weight, (last, outs))
-    return d_x, jnp.tensordot(x, cotangent, (lead, lead))
+    if math.prod(weight.shape[:axes]) <= math.prod(weight.shape[axes:]):
+        return d_x, jnp.tensordot(x, cotangent, (lead, lead))
+    d_weight = jnp.tensordot(cotangent, x, (lead, lead))  # [outs, ins]
+    return d_x, jnp.moveaxis(d_weight, tuple(range(len(outs))), tuple(range(-len(outs), 0)))
 
 
 _product.defvjp(_product_forward, _product_backward)
-
-
-@jax.custom_vjp
-def scaled(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """`x` `[B, T, ...]` times `weight`, which has the last axis alone.
-
-    The weight's gradient is summed over rows and tokens as one axis, which XLA does several times
-    as fast on CPU where there is one row.
-    """
-    return x * weight
-
-
-def _scaled_forward(x: jax.Array, weight: jax.Array):
-    return x * weight, (x, weight)
-
-
-def _scaled_backward(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array):
-    x, weight = saved
-    slopes = cotangent * x
-    if slopes.ndim > 2:
-        slopes = slopes.reshape(-1, *slopes.shape[2:])
-    return cotangent * weight, slopes.sum(axis=tuple(range(slopes.ndim - 1)))
-
-
-scaled.defvjp(_scaled_forward, _scaled_backward)

@@ -150,7 +150,8 @@ def _backward(spec: _Spec, saved, cotangents):
             states, *rest = (x[part] for x in tokens)
             d_logits = blocks.d_logits(index, states, *rest).astype(hidden.dtype)
             more = jnp.einsum("rmsb,sbh->srmh", d_logits, rows, **f32)
-            d_rows += jnp.einsum("rmsb,rmh->sbh", d_logits, states, **f32)
+            # States on the left: a CPU turns over what stands there.
+            d_rows += jnp.einsum("rmh,rmsb->hsb", states, d_logits, **f32).transpose(1, 2, 0)
             return d_hidden.at[part].add(more), d_rows
 
         none = jnp.zeros(rows.shape, jnp.float32)
