@@ -59,6 +59,11 @@ class Layout:
         spread over all H processes."""
         return np.arange(jax.process_index() if self.processes > 1 else 0, count, self.processes)
 
+    @property
+    def is_one_cpu(self) -> bool:
+        """Whether all of it is one CPU; several stand for accelerators, in tests and plans."""
+        return self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+
     def padded(self, count: int) -> int:
         """Rows of this process to hold `count` of them: as many for each of its devices."""
         return -(-count // self.local_rows) * self.local_rows

@@ -107,7 +107,7 @@ class Programs:
             missing_ids=group.tokenizer.missing_ids,
             dtype=self.dtype,
             attention=self.attention(group),
-            for_cpu=self.layout(group).mesh.devices.flat[0].platform == "cpu",
+            for_cpu=self.layout(group).is_one_cpu,
         )
 
     def policy_spec(self, group: AgentGroup) -> PolicySpec:
