@@ -18,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import work
 from random_run import random_config
@@ -188,9 +189,11 @@ def refill(given: work.Arguments, directory: Path) -> dict[str, Any]:
     in a call of its own, which lasts as long as its longest answer."""
     batch = work.REFILL
     with _prepared(config_of(given.shape, batch, directory)) as run:
-        # Tokens are nearly equally likely, so that lengths are geometric.
         every = work.REFILL_MEAN
         draw = Answering(run, batch, tuple(range(0, given.shape.vocab, every)))
+        # All tokens are equally likely then: lengths are geometric, and no rounding, which differs
+        # with the number of rows, changes a token.
+        draw.params["final_norm"] = jnp.zeros_like(draw.params["final_norm"])
         prompts, slots = draw.prompts, work.REFILL_SLOTS
         keys = answer_keys(0, [0], 0, range(batch.prompts), 1)
 
