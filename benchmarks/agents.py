@@ -6,7 +6,7 @@ A², and compiling not at all while agents are of one group, whose agents are ma
 program. Last come two agents of different groups, which is what two equal ones are compared with.
 
 Models are those of the `small` shape of `peers.py`, float32, random weights; times are medians of
-the steps that count. `idle` is the share of a step in which no phase has given the device work.
+the steps that count. `idle` is the share of a step outside of its phases.
 """
 
 import argparse
@@ -15,20 +15,13 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax
 from peer_scripts import work
-from random_run import random_config
+from random_run import Stepper, random_config
 
-from hacpo_jax.agents import initial_params
-from hacpo_jax.config import Config, parse_config
-from hacpo_jax.models.lora import trained
 from hacpo_jax.training.run import Run, prepare
-from hacpo_jax.training.step import Frozen, train_step
-from hacpo_jax.training.trainer import fresh_run_state
 
 Found = dict[str, float]
 PHASES = ("rollout", "share", "update")
@@ -77,70 +70,31 @@ def measure(shape: work.Shape, agents: int, steps: int, apart: bool = False) -> 
       steps: that count.
       apart: each agent is a group of its own.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        run = prepare(config_of(shape, agents, Path(directory), apart))
+    kl = {"kl_coef": work.KL_COEF}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        run = prepare(
+            random_config(directory, shape, work.STEP, agents=agents, apart=apart, algorithm=kl)
+        )
         try:
             return timed(run, steps)
         finally:
             run.verifier.close()
 
 
-def config_of(shape: work.Shape, agents: int, directory: Path, apart: bool) -> Config:
-    """HACPO with a KL penalty; agents whose models differ in a name alone are apart."""
-    batch = work.STEP
-    model: dict[str, Any] = {
-        "family": "qwen3",
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.inner,
-        "num_layers": shape.layers,
-        "num_heads": shape.heads,
-        "num_kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-    }
-    config = random_config(
-        directory,
-        model,
-        shape.vocab,
-        prompts=batch.prompts,
-        samples=batch.samples,
-        prompt_tokens=batch.prompt,
-        new_tokens=batch.new,
-        agents=agents,
-        algorithm={"kl_coef": work.KL_COEF},
-    )
-    if not apart:
-        return config
-    data = config.model_dump(mode="json", exclude_unset=True)
-    for i, agent in enumerate(data["agents"]):
-        agent["model"]["max_position_embeddings"] -= i
-    return parse_config(data)
-
-
 def timed(run: Run, steps: int) -> Found:
-    learners, frozen = [], []
-    for group in run.groups:
-        params = initial_params(group, 0, run.param_dtype, run.layout(group))
-        learners.append(trained(params))
-        frozen.append(Frozen(reference=jax.tree.map(lambda x: x.copy(), trained(params))))
-    state = fresh_run_state(run, learners)
-    rows, seconds = [], []
+    """Of the steps that count, the median; agents of one group share its phases."""
+    make_step, rows, seconds = Stepper(run), [], []
     for _ in range(steps + 2):
         started = time.perf_counter()
-        state, result = train_step(run, state, frozen)
-        jax.block_until_ready(state.learners)
+        rows.append(make_step())
         seconds.append(time.perf_counter() - started)
-        rows.append(result.metrics)
-    places = {run.place(agent)[0]: agent.index for agent in run.agents}  # one agent of each group
+    firsts = [group.agents[0].index for group in run.groups]
     found = {
-        phase: statistics.median(
-            sum(step[i][f"time/{phase}"] for i in places.values()) for step in rows[2:]
-        )
+        phase: statistics.median(sum(step[i][f"time/{phase}"] for i in firsts) for step in rows[2:])
         for phase in PHASES
     }
-    answers = len(run.agents) * work.STEP.rows
-    learned = answers * len(run.agents)
+    learned = len(run.agents) ** 2 * work.STEP.rows
     step = statistics.median(seconds[2:])
     return {**found, "learned": learned, "first": seconds[0], "step": step}
 

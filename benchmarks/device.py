@@ -29,22 +29,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import jax
-from random_run import random_config
+from random_run import Stepper, random_config
 
-from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
 from hacpo_jax.errors import UserError
 from hacpo_jax.models import AttentionKind
-from hacpo_jax.models.lora import trained
 from hacpo_jax.parallel.chips import GIB, Chip, chip_of
 from hacpo_jax.training.run import Run, prepare
-from hacpo_jax.training.step import Frozen, train_step
-from hacpo_jax.training.trainer import fresh_run_state
 
 ATTENTION: tuple[AttentionKind, ...] = ("splash", "cudnn", "xla")
 COLUMNS = ("model", "attention", "phase", "seconds", "tokens/s", "share", "peak GiB", "first step")
@@ -212,25 +207,10 @@ def measure(sizes: Sizes, kind: AttentionKind) -> Found | str:
 
 def config_of(sizes: Sizes, kind: AttentionKind, directory: Path) -> Config:
     """The run; `behavior_log_probs` has the trainer score its own answers again."""
-    model: dict[str, Any] = {
-        "family": "qwen3",
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.inner,
-        "num_layers": sizes.layers,
-        "num_heads": sizes.heads,
-        "num_kv_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-    }
     return random_config(
         directory,
-        model,
-        sizes.vocab,
-        prompts=sizes.prompts,
-        samples=sizes.samples,
-        prompt_tokens=sizes.prompt,
-        new_tokens=sizes.new,
+        sizes,
+        sizes,
         training={
             "compute_dtype": "bfloat16",
             "attention": kind,
@@ -242,18 +222,13 @@ def config_of(sizes: Sizes, kind: AttentionKind, directory: Path) -> Config:
 
 def steps(run: Run, sizes: Sizes) -> Found:
     """A step that compiles, one more, and those that count."""
-    (group,) = run.groups
-    params = trained(initial_params(group, 0, run.param_dtype, run.layout(group)))
-    state, frozen = fresh_run_state(run, [params]), [Frozen()]
-    del params
+    make_step = Stepper(run)
     found: list[dict[str, float]] = []
     started, first = time.perf_counter(), 0.0
     for number in range(2 + sizes.timed):
-        state, result = train_step(run, state, frozen)
-        jax.block_until_ready(state.learners)
+        (row,) = make_step()
         first = first or time.perf_counter() - started
         if number >= 2:
-            (row,) = result.metrics
             found.append({name: float(row[name]) for name in PHASES})
     decode, scoring, update = (statistics.median(one[name] for one in found) for name in PHASES)
     stats = jax.local_devices()[0].memory_stats() or {}

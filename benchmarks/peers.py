@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--venvs", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--venvs", type=Path, metavar="DIR", help="not asked for without peers")
     parser.add_argument("--setup", action="store_true", help="make the environments and end")
     parser.add_argument("--rows", nargs="+", choices=TAKES_PART, default=list(TAKES_PART))
     parser.add_argument("--shapes", nargs="+", choices=work.SHAPES, default=list(work.SHAPES))
@@ -85,6 +85,8 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--json", type=Path, help="file to add every turn's figures to")
     given = parser.parse_args()
+    if given.venvs is None and (given.setup or set(given.sides) & set(PACKAGES)):
+        parser.error("--venvs DIR: where the peers' environments are; or leave peers out: --sides")
     if given.setup:
         make_environments(given.venvs)
         return
@@ -121,7 +123,7 @@ def make_environments(venvs: Path) -> None:
         subprocess.run(command, check=True)
 
 
-def check_environments(venvs: Path, sides: Sequence[str]) -> None:
+def check_environments(venvs: Path | None, sides: Sequence[str]) -> None:
     """Ends with the command that makes them, unless all are there."""
     missing = [side for side in sides if side in PACKAGES and not python_of(venvs, side).exists()]
     if missing:
@@ -129,8 +131,11 @@ def check_environments(venvs: Path, sides: Sequence[str]) -> None:
         sys.exit(f"--venvs = {venvs}: has no {' and no '.join(missing)}; run: {command}")
 
 
-def python_of(venvs: Path, side: str) -> Path:
-    return venvs / side / "bin" / "python" if side in PACKAGES else Path(sys.executable)
+def python_of(venvs: Path | None, side: str) -> Path:
+    if side not in PACKAGES:
+        return Path(sys.executable)
+    assert venvs is not None
+    return venvs / side / "bin" / "python"
 
 
 def take_turns(given: argparse.Namespace, row: str, shape: str) -> dict[str, list[Report]]:

@@ -5,15 +5,24 @@ import json
 import random
 import string
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import jax
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from hacpo_jax.agents import initial_params
 from hacpo_jax.agents.token_bytes import byte_alphabet
 from hacpo_jax.config import Config, parse_config
+from hacpo_jax.models.lora import trained
+from hacpo_jax.training.metrics import Metrics
+from hacpo_jax.training.run import Run
+from hacpo_jax.training.step import Frozen, train_step
+from hacpo_jax.training.trainer import fresh_run_state
 
 PROBLEMS = 64
+LONGEST = 4096
+"""Positions of the models."""
 _END = "<end>"
 # About half of all answers end in such a character, so that most groups have an advantage.
 _REWARD = {"name": "format", "weight": 1.0, "pattern": r"[A-Za-m]\Z"}
@@ -39,16 +48,45 @@ def save_tokenizer(directory: Path, size: int) -> None:
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=_END).save_pretrained(directory)
 
 
+class Shape(Protocol):
+    """A Qwen3-type model; `inner` is the width of its MLP."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def inner(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+
+
+class Batch(Protocol):
+    """Prompts of a step, answers to each, tokens of each prompt and of the longest answer."""
+
+    @property
+    def prompts(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def prompt(self) -> int: ...
+    @property
+    def new(self) -> int: ...
+
+
 def random_config(
     directory: Path,
-    model: dict[str, Any],
-    vocab: int,
+    shape: Shape,
+    batch: Batch,
     *,
-    prompts: int,
-    samples: int,
-    prompt_tokens: int,
-    new_tokens: int,
     agents: int = 1,
+    apart: bool = False,
     **sections: dict[str, Any],
 ) -> Config:
     """Agents that learn by GRPO, alone, or by HACPO in one update a step; the library's defaults
@@ -56,22 +94,19 @@ def random_config(
 
     Args:
       directory: where problems and tokenizer are written, and the run would be.
-      model: as `agents.0.model`.
-      vocab: ids of its tokenizer.
-      prompts: of a step.
-      samples: answers to each.
-      prompt_tokens: of each prompt.
-      new_tokens: of the longest answer.
-      agents: how many of that model.
+      shape: of every agent's model.
+      batch: of a step.
+      agents: how many.
+      apart: each is a group of its own: their models differ in the longest context.
       sections: keys that are added to sections.
     """
-    tokenizer, problems = directory / "tokenizer", directory / f"problems-{prompt_tokens}.jsonl"
+    tokenizer, problems = directory / "tokenizer", directory / f"problems-{batch.prompt}.jsonl"
     if not tokenizer.exists():
-        save_tokenizer(tokenizer, vocab)
+        save_tokenizer(tokenizer, shape.vocab)
     digits = random.Random(0)
     rows = [
-        {"prompt": "".join(digits.choices(string.digits, k=prompt_tokens)), "answer": str(i)}
-        for i in range(max(PROBLEMS, prompts))
+        {"prompt": "".join(digits.choices(string.digits, k=batch.prompt)), "answer": str(i)}
+        for i in range(max(PROBLEMS, batch.prompts))
     ]
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     source = {"kind": "jsonl", "path": str(problems), "prompt": "prompt", "answer": "answer"}
@@ -81,22 +116,65 @@ def random_config(
             "train": source,
             "eval": {"none": source},
             "verifier": {"name": [_REWARD], "workers": 1},
-            "max_prompt_tokens": prompt_tokens,
+            "max_prompt_tokens": batch.prompt,
         },
         "agents": [
-            {"name": f"agent{i}", "model": model, "tokenizer": str(tokenizer)}
+            {
+                "name": f"agent{i}",
+                "model": _model(shape, LONGEST - i * apart),
+                "tokenizer": str(tokenizer),
+            }
             for i in range(agents)
         ],
         "algorithm": {"name": "grpo" if agents == 1 else "hacpo"},
-        "sampling": {"max_new_tokens": new_tokens},
+        "sampling": {"max_new_tokens": batch.new},
         "training": {
             "steps": 10_000,
-            "prompts_per_step": prompts,
-            "group_size": max(samples, 2),  # no advantage is taken of less
-            "mini_batch_prompts": prompts,
+            "prompts_per_step": batch.prompts,
+            "group_size": max(batch.samples, 2),  # no advantage is taken of less
+            "mini_batch_prompts": batch.prompts,
         },
         "optimizer": {"learning_rate": 1e-6},
     }
     for name, section in sections.items():
         data[name] |= section
     return parse_config(data)
+
+
+def _model(shape: Shape, longest: int) -> dict[str, Any]:
+    """As `agents.N.model`, new; the vocabulary is the tokenizer's."""
+    return {
+        "family": "qwen3",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
+        "num_kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": longest,
+        "rope_theta": 1e6,
+    }
+
+
+class Stepper:
+    """Steps of a run whose models are new, one a call; each ends when the device is done.
+
+    Args:
+      run: whose policies, and references where it looks at them, are new.
+    """
+
+    def __init__(self, run: Run):
+        self._run, self._frozen, learners = run, [], []
+        for group in run.groups:
+            params = trained(initial_params(group, 0, run.param_dtype, run.layout(group)))
+            kept = run.keeps_reference(group)
+            reference = jax.tree.map(lambda x: x.copy(), params) if kept else None
+            self._frozen.append(Frozen(reference=reference))
+            learners.append(params)
+        self._state = fresh_run_state(run, learners)
+
+    def __call__(self) -> list[Metrics]:
+        """Metrics of every agent."""
+        self._state, result = train_step(self._run, self._state, self._frozen)
+        jax.block_until_ready(self._state.learners)
+        return result.metrics

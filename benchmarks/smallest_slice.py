@@ -29,6 +29,9 @@ SLICES = {
 }
 SETTINGS = ((), ("mesh.tensor=4", "sampling.max_rows=64"))
 
+LARGEST = ("evaluate", "update", "decode")
+"""Programs that need most, in order; the others come after them."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -90,11 +93,8 @@ def largest_first(programs) -> Iterator[tuple[str, str]]:
     """Names of groups and programs; updates and decodes of the largest agents first."""
     groups = sorted(programs.groups, key=lambda group: -residents(programs, group).total)
     jobs = [(g.name, job.name) for g in groups for job in GroupShapes(programs, g).jobs()]
-    order = (
-        *("evaluate", "update", "decode", "evaluate_prefill", "prefill"),
-        *("snapshot", "score", "gather"),
-    )
-    yield from sorted(jobs, key=lambda pair: order.index(pair[1]))
+    last = len(LARGEST)
+    yield from sorted(jobs, key=lambda pair: LARGEST.index(pair[1]) if pair[1] in LARGEST else last)
 
 
 if __name__ == "__main__":

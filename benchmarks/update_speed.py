@@ -19,6 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import numpy as np
+from peer_scripts.work import SHAPES
 
 from hacpo_jax.config import Algorithm, OptimizerConfig
 from hacpo_jax.models import ModelConfig, init_params
@@ -32,24 +33,6 @@ from hacpo_jax.training.rescore import policy_log_probs
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec, init_state, update
 
-SHAPES = {
-    "small": {
-        "vocab_size": 4096,
-        "hidden_size": 256,
-        "intermediate_size": 768,
-        "num_layers": 6,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-    },
-    "smol": {
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_layers": 30,
-        "num_heads": 9,
-        "num_kv_heads": 3,
-    },
-}
 OPTIMIZER = OptimizerConfig(learning_rate=1e-6)
 
 
@@ -129,12 +112,18 @@ def serve(options: argparse.Namespace) -> None:
 
 def make_phases(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """`score` and `update` of one agent, each a function that waits for its result."""
+    shape = SHAPES[options.shape]
     model = ModelConfig(
         model_type="qwen3",
-        head_dim=64,
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_layers=shape.layers,
+        num_heads=shape.heads,
+        num_kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
         max_position_embeddings=4096,
         qk_norm=True,
-        **SHAPES[options.shape],
     )
     run, group = _run_of(model, options)
     rng = np.random.default_rng(0)

@@ -21,18 +21,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import work
-from random_run import random_config
+from random_run import Stepper, random_config
 
 from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
-from hacpo_jax.models.lora import trained
 from hacpo_jax.parallel.plan import compile_job
 from hacpo_jax.parallel.plan_shapes import GroupShapes
 from hacpo_jax.rollout import answer, answer_keys
 from hacpo_jax.training.rescore import policy_log_probs
 from hacpo_jax.training.run import Run, prepare
-from hacpo_jax.training.step import Frozen, train_step
-from hacpo_jax.training.trainer import fresh_run_state
 
 
 def main() -> None:
@@ -44,27 +41,7 @@ def main() -> None:
 
 def config_of(shape: work.Shape, batch: work.Batch, directory: Path) -> Config:
     """A run of GRPO with a KL penalty."""
-    model = {
-        "family": "qwen3",
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.inner,
-        "num_layers": shape.layers,
-        "num_heads": shape.heads,
-        "num_kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-    }
-    return random_config(
-        directory,
-        model,
-        shape.vocab,
-        prompts=batch.prompts,
-        samples=batch.samples,
-        prompt_tokens=batch.prompt,
-        new_tokens=batch.new,
-        algorithm={"kl_coef": work.KL_COEF},
-    )
+    return random_config(directory, shape, batch, algorithm={"kl_coef": work.KL_COEF})
 
 
 class Answering:
@@ -110,18 +87,11 @@ def decode(given: work.Arguments, directory: Path) -> dict[str, Any]:
 
 def step(given: work.Arguments, directory: Path) -> dict[str, Any]:
     with _prepared(config_of(given.shape, work.STEP, directory)) as run:
-        (group,) = run.groups
-        params = initial_params(group, 0, run.param_dtype, run.layout(group))
-        frozen = [Frozen(reference=jax.tree.map(lambda x: x.copy(), trained(params)))]
-        state = fresh_run_state(run, [trained(params)])
-        del params
+        make_step = Stepper(run)
         phases: list[dict[str, float]] = []
 
         def one() -> None:
-            nonlocal state
-            state, result = train_step(run, state, frozen)
-            jax.block_until_ready(state.learners)
-            (row,) = result.metrics
+            (row,) = make_step()
             phases.append({name: row[name] for name in row if name.startswith("time/")})
 
         one()

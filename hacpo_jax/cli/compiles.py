@@ -12,14 +12,19 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 @contextlib.contextmanager
 def told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell of every large program that is compiled, or read from the cache, meanwhile.
+    """Tell of every large program that is compiled, or read from the cache, meanwhile, and at the
+    end how many programs there were and what they took together.
 
     Args:
       tell: is given one line; from any thread that compiles.
     """
+    seconds: list[float] = []  # appended to by several threads, which lists allow
 
     def listen(event: str, duration_secs: float, **details: str | int) -> None:
-        if event == _EVENT and duration_secs >= LEAST_SECONDS:
+        if event != _EVENT:
+            return
+        seconds.append(duration_secs)
+        if duration_secs >= LEAST_SECONDS:
             name = str(details.get("fun_name", "a program")).removeprefix("jit(").rstrip(")")
             tell(f"compiled {name} in {duration_secs:.0f} s")
 
@@ -28,3 +33,5 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+        if seconds:
+            tell(f"{len(seconds)} programs compiled or read in {sum(seconds):.0f} s together")

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -104,18 +104,21 @@ def _verb(word: str) -> str:
         return word
     if word.endswith((".yaml", ".yml")):
         raise UserError("verb", word, f"looks like a config; write --config {word}")
-    close = difflib.get_close_matches(word, VERBS, n=1)
-    there = f"did you mean {close[0]!r}? There are" if close else "there are"
-    raise UserError("verb", word, f"unknown; {there} {', '.join(VERBS)}")
+    raise UserError("verb", word, f"unknown; {_there_are(VERBS, word)}")
 
 
 def _option_remedy(word: str) -> str:
     if word.startswith("--") and "=" in word:
         return f"settings have no dashes: {word.lstrip('-')}"
-    known = [*_AFTER, "--quiet", "--help"]
+    known = _there_are([*_AFTER, "--quiet", "--help"], word)
+    return f"{known}; settings are key=value words"
+
+
+def _there_are(known: Collection[str], word: str) -> str:
+    """What may stand in the place of a word, the nearest of it first."""
     close = difflib.get_close_matches(word, known, n=1)
-    there = f"did you mean {close[0]}? There are" if close else "there are"
-    return f"{there} {', '.join(known)}; settings are key=value words"
+    there = f"did you mean {close[0]!r}? There are" if close else "there are"
+    return f"{there} {', '.join(known)}"
 
 
 def refuse_paths(command: Command) -> None:
@@ -150,10 +153,8 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
     for word in settings:
         key, _, value = word.partition("=")
         if key not in model.model_fields:
-            close = difflib.get_close_matches(key, model.model_fields, n=1)
-            there = f"did you mean {close[0]!r}? There are" if close else "there are"
-            known = ", ".join(model.model_fields)
-            raise UserError(key or "option", value, f"unknown key; {there} {known}")
+            known = _there_are(model.model_fields, key)
+            raise UserError(key or "option", value, f"unknown key; {known}")
         if typing.get_origin(model.model_fields[key].annotation) is tuple:
             values[key] = [*values.get(key, []), value]
             continue

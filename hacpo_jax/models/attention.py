@@ -141,7 +141,7 @@ def shared_prompt_attention(
     kv_heads = k.shape[2]
     q = q.reshape(p, g, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
     f32 = {"preferred_element_type": jnp.float32}
-    # Rows of products side by side: XLA on CPU takes twice as long where it has to gather them.
+    # Rows of products side by side, which XLA on CPU would else gather for every token.
     over_prompt = jnp.einsum("pkmd,pksd->pkms", _by_prompt(q), prompt.keys, **f32)
     over_prompt = _by_answer(over_prompt, g)
     by_answer = q.reshape(p * g, *q.shape[2:])

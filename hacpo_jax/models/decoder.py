@@ -5,7 +5,6 @@ and planning read that declaration. Layers are stacked on a leading axis and sca
 time does not grow with depth.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +14,11 @@ from flax import nnx
 
 from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
+from hacpo_jax.models.declared import constant, declare, times, weight
 from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
-from hacpo_jax.models.lora import DOWN, UP, whole
+from hacpo_jax.models.lora import whole
 from hacpo_jax.models.norm import rms_norm
-from hacpo_jax.models.products import product
 from hacpo_jax.models.rope import rotate, rotation
 from hacpo_jax.models.shared_prompts import (
     Answers,
@@ -31,54 +30,6 @@ from hacpo_jax.models.shared_prompts import (
 from hacpo_jax.parallel.rules import constrain
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-_Axes = dict[str, int]  # sizes by logical axis name
-
-
-def _weight(
-    rngs: nnx.Rngs,
-    shape: tuple[int, ...],
-    axes: tuple[str, ...],
-    fan_in: int,
-    inputs: int | None = None,
-):
-    """`inputs`: of a product's weight, how many axes belong to what it is multiplied with."""
-    value = jax.random.normal(rngs.params(), shape, jnp.float32) * fan_in**-0.5
-    return nnx.Param(value, axes=axes, inputs=inputs)
-
-
-def _constant(value: float, shape: tuple[int, ...], axes: tuple[str, ...]):
-    return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
-
-
-def _declare(
-    module: nnx.Module, c: ModelConfig, rngs: nnx.Rngs, name: str, ins: _Axes, outs: _Axes
-) -> None:
-    """Weight `name` of all layers, from the axes `ins` to the axes `outs`, and its adapter."""
-    in_shape, out_shape = tuple(ins.values()), tuple(outs.values())
-    fan_in, layers = math.prod(in_shape), c.num_layers
-    axes = ("layers", *ins, *outs)
-    weight = _weight(rngs, (layers, *in_shape, *out_shape), axes, fan_in, len(ins))
-    setattr(module, name, weight)
-    if c.lora is not None and name in c.lora.targets:
-        rank = c.lora.rank
-        down = _weight(rngs, (layers, *in_shape, rank), ("layers", *ins, "rank"), fan_in, len(ins))
-        up = nnx.Param(
-            jnp.zeros((layers, rank, *out_shape)), axes=("layers", "rank", *outs), inputs=1
-        )
-        setattr(module, name + DOWN, down)
-        setattr(module, name + UP, up)
-
-
-def _times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: int = 1) -> jax.Array:
-    """The last `axes` axes of `x` times one layer's weight `name`, with its adapter."""
-
-    def times(x: jax.Array, weight: str, axes: int) -> jax.Array:
-        return product(x, getattr(module, weight)[...].astype(x.dtype), axes)
-
-    out = times(x, name, axes)
-    if c.lora is not None and name in c.lora.targets:
-        out += c.lora.scale * times(times(x, name + DOWN, axes), name + UP, 1)
-    return out
 
 
 class Attention(nnx.Module):
@@ -88,26 +39,26 @@ class Attention(nnx.Module):
         layers, n, k, d = c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim
         embed = {"embed": c.hidden_size}
         heads, kv_heads = {"heads": n, "head_dim": d}, {"kv_heads": k, "head_dim": d}
-        _declare(self, c, rngs, "q", embed, heads)
-        _declare(self, c, rngs, "k", embed, kv_heads)
-        _declare(self, c, rngs, "v", embed, kv_heads)
-        _declare(self, c, rngs, "o", heads, embed)
+        declare(self, c, rngs, "q", embed, heads)
+        declare(self, c, rngs, "k", embed, kv_heads)
+        declare(self, c, rngs, "v", embed, kv_heads)
+        declare(self, c, rngs, "o", heads, embed)
         if c.qkv_bias:
-            self.q_bias = _constant(0.0, (layers, n, d), ("layers", "heads", "head_dim"))
-            self.k_bias = _constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
-            self.v_bias = _constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
+            self.q_bias = constant(0.0, (layers, n, d), ("layers", "heads", "head_dim"))
+            self.k_bias = constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
+            self.v_bias = constant(0.0, (layers, k, d), ("layers", "kv_heads", "head_dim"))
         if c.output_bias:
-            self.o_bias = _constant(0.0, (layers, c.hidden_size), ("layers", "embed"))
+            self.o_bias = constant(0.0, (layers, c.hidden_size), ("layers", "embed"))
         if c.qk_norm:
-            self.q_norm = _constant(1.0, (layers, d), ("layers", "head_dim"))
-            self.k_norm = _constant(1.0, (layers, d), ("layers", "head_dim"))
+            self.q_norm = constant(1.0, (layers, d), ("layers", "head_dim"))
+            self.k_norm = constant(1.0, (layers, d), ("layers", "head_dim"))
         self.config = c
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend):
         c = self.config
-        q = _times(self, c, "q", x)  # [B, T, heads, head_dim]
-        k = _times(self, c, "k", x)  # [B, T, kv_heads, head_dim]
-        v = _times(self, c, "v", x)
+        q = times(self, c, "q", x)  # [B, T, heads, head_dim]
+        k = times(self, c, "k", x)  # [B, T, kv_heads, head_dim]
+        v = times(self, c, "v", x)
         if c.qkv_bias:
             q += self.q_bias[...].astype(x.dtype)
             k += self.k_bias[...].astype(x.dtype)
@@ -119,7 +70,7 @@ class Attention(nnx.Module):
         q = constrain(q, "rows", None, "heads")
         k = constrain(k, "rows", None, "kv_heads")
         v = constrain(v, "rows", None, "kv_heads")
-        out = _times(self, c, "o", attend(q, k, v), axes=2)
+        out = times(self, c, "o", attend(q, k, v), axes=2)
         if c.output_bias:
             out += self.o_bias[...].astype(x.dtype)
         return out, (k, v)
@@ -131,21 +82,21 @@ class MLP(nnx.Module):
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
         layers, embed, inner = c.num_layers, c.hidden_size, c.intermediate_size
         for name in ("gate", "up"):
-            _declare(self, c, rngs, name, {"embed": embed}, {"mlp": inner})
-        _declare(self, c, rngs, "down", {"mlp": inner}, {"embed": embed})
+            declare(self, c, rngs, name, {"embed": embed}, {"mlp": inner})
+        declare(self, c, rngs, "down", {"mlp": inner}, {"embed": embed})
         if c.mlp_bias:
-            self.gate_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
-            self.up_bias = _constant(0.0, (layers, inner), ("layers", "mlp"))
-            self.down_bias = _constant(0.0, (layers, embed), ("layers", "embed"))
+            self.gate_bias = constant(0.0, (layers, inner), ("layers", "mlp"))
+            self.up_bias = constant(0.0, (layers, inner), ("layers", "mlp"))
+            self.down_bias = constant(0.0, (layers, embed), ("layers", "embed"))
         self.config = c
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        gate, up = _times(self, self.config, "gate", x), _times(self, self.config, "up", x)
+        gate, up = times(self, self.config, "gate", x), times(self, self.config, "up", x)
         if self.config.mlp_bias:
             gate += self.gate_bias[...].astype(x.dtype)
             up += self.up_bias[...].astype(x.dtype)
         inner = constrain(jax.nn.silu(gate) * up, "rows", None, "mlp")
-        out = _times(self, self.config, "down", inner)
+        out = times(self, self.config, "down", inner)
         if self.config.mlp_bias:
             out += self.down_bias[...].astype(x.dtype)
         return out
@@ -156,9 +107,9 @@ class Layer(nnx.Module):
 
     def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
         norm_shape, norm_axes = (c.num_layers, c.hidden_size), ("layers", "embed")
-        self.attention_norm = _constant(1.0, norm_shape, norm_axes)
+        self.attention_norm = constant(1.0, norm_shape, norm_axes)
         self.attention = Attention(c, rngs)
-        self.mlp_norm = _constant(1.0, norm_shape, norm_axes)
+        self.mlp_norm = constant(1.0, norm_shape, norm_axes)
         self.mlp = MLP(c, rngs)
         self.config = c
 
@@ -185,11 +136,11 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         table = (config.vocab_size, config.hidden_size)
-        self.embedding = _weight(rngs, table, ("vocab", "embed"), config.hidden_size)
+        self.embedding = weight(rngs, table, ("vocab", "embed"), config.hidden_size)
         self.layers = Layer(config, rngs)
-        self.final_norm = _constant(1.0, (config.hidden_size,), ("embed",))
+        self.final_norm = constant(1.0, (config.hidden_size,), ("embed",))
         if not config.tie_word_embeddings:
-            self.head = _weight(rngs, table, ("vocab", "embed"), config.hidden_size)
+            self.head = weight(rngs, table, ("vocab", "embed"), config.hidden_size)
         self.config = config
 
     def unembedding(self) -> jax.Array:
@@ -312,7 +263,8 @@ class Decoder(nnx.Module):
           ages: `[C]`, how many tokens each place of `generated` was written before the newest.
           num_generated: `[P]`, how many of the newest places hold a prompt's own responses.
           dtype: dtype of the activations.
-          layers: weights of every layer, from `hacpo_jax.models.layers_apart`; `prompt` and
+          layers: weights of every layer, from
+            `hacpo_jax.models.by_layer.layers_apart`; `prompt` and
             `generated` are lists as well then, of what each layer has. None loops over stacked
             layers.
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Divide by the root mean square over the last axis, in float32 (arXiv 1910.07467).
 
-    The gradient is written by hand for the sake of CPUs: sums of products are dot products there,
-    which take a third of the time of a product and its sum; the weight's gradient is summed over
-    rows and tokens as one axis.
+    The gradient is written by hand for the sake of CPUs, where XLA is slow at sums of products over
+    one of several axes: they are dot products here, and the weight's gradient is summed over rows
+    and tokens as one axis.
 
     Args:
       x: `[..., D]`.

@@ -52,7 +52,7 @@ def _product(x: jax.Array, weight: jax.Array, axes: int) -> jax.Array:
 
     As `jnp.tensordot`, but for the order in the weight's gradient. On CPU, XLA turns over what
     stands on the left, element by element, and what computes it along with that: where that is the
-    wider of the two, as JAX has it for half of an MLP, its gradient takes half as long again.
+    wider of the two, as JAX has it for half of an MLP, that is much of the gradient's time.
     """
     return jnp.tensordot(x, weight, axes)
 

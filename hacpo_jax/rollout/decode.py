@@ -14,14 +14,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
 
 from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
 from hacpo_jax.models.by_layer import layers_apart
 from hacpo_jax.models.lora import agent_axes
-from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.rules import Axes, constrain, num_shards, over_agents
-from hacpo_jax.rollout.per_token import CACHE_AXES, Cache, as_read, lay, stacked, write
+from hacpo_jax.rollout.per_token import Cache, as_read, lay, stacked, write
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
 SEGMENT = 64
@@ -142,38 +140,6 @@ def gather_weights(params, *, spec: DecodeSpec):
 def weights_apart(weights, *, spec: DecodeSpec):
     """Weights of each layer as `decode` wants them for a CPU; see `hacpo_jax.models.by_layer`."""
     return layers_apart(spec.model, weights)
-
-
-def empty_ring(spec: DecodeSpec, rows: tuple[int, ...], width: int, layout: Layout) -> KeyValues:
-    """For answers `[A, N, G]` on a mesh: keys and values `[L, A, N · G, kv_heads, width, D]`."""
-    c, (agents, slots, answers) = spec.model, rows
-    shape = (c.num_layers, agents, slots * answers, c.num_kv_heads, width, c.head_dim)
-    sharding = layout.sharding(CACHE_AXES, shape)
-    return KeyValues(*(_zeros(shape, spec.dtype, sharding) for _ in range(2)))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _zeros(shape: tuple[int, ...], dtype: jnp.dtype, sharding: NamedSharding) -> jax.Array:
-    """Made where they belong: a program without arguments would run on the first device."""
-    return jax.lax.with_sharding_constraint(jnp.zeros(shape, dtype), sharding)
-
-
-@functools.partial(jax.jit, static_argnames="width")
-def resize_ring(ring: jax.Array, at: jax.Array, *, width: int) -> jax.Array:
-    """Keys or values in a ring of another width, the newest of them in its first places.
-
-    Args:
-      ring: `[L, A, N · G, kv_heads, W, D]`.
-      at: the place of the oldest token, where the next one would be written.
-      width: of the new ring; where it is less than W, the oldest tokens are lost.
-
-    Returns:
-      `[L, A, N · G, kv_heads, width, D]`; the next token's place is `min(W, width)`.
-    """
-    before = ring.shape[-2]
-    first = at + before - min(before, width)
-    places = (first + jnp.arange(width)) % before
-    return constrain(ring.at[..., places, :].get(mode="promise_in_bounds"), *CACHE_AXES)
 
 
 @functools.partial(jax.jit, static_argnames="spec")

@@ -20,14 +20,13 @@ from hacpo_jax.rollout.decode import (
     Prompts,
     Rows,
     decode,
-    empty_ring,
     enter,
     gather_weights,
     prefill,
-    resize_ring,
     weights_apart,
 )
 from hacpo_jax.rollout.jobs import Jobs, Rollouts
+from hacpo_jax.rollout.ring import empty_ring, resize_ring
 from hacpo_jax.rollout.schedule import NONE, Entering, Schedule
 
 
@@ -146,7 +145,7 @@ class _Slots:
         self._unread: list[tuple[np.ndarray, np.ndarray, Drawn]] = []
         self._widths, self._at = ring_widths(spec.max_new_tokens), 0
         shape = (jobs.agents, count, chunk.samples)
-        self._ring = empty_ring(spec, shape, self._widths[0], layout)
+        self._ring = empty_ring(spec.model, spec.dtype, shape, self._widths[0], layout)
         self._prompts, self._rows = self._read(self._schedule.enter(count // layout.rows))
 
     def run(self) -> None:

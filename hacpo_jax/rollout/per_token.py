@@ -1,9 +1,9 @@
 """How the loop over tokens holds what it reads and writes in every turn.
 
 Stacked layers are looped over, so that compiling takes as long for many as for few. A CPU however
-copies what such a loop takes of stacked weights and keys, which for a token of few answers is a
-quarter of all its time; so there layers stand apart (`DecodeSpec.for_cpu`), weights and keys turned
-as products of few rows are fastest.
+copies what such a loop takes of stacked weights and keys, for every token again; so there layers
+stand apart (`DecodeSpec.for_cpu`), weights and keys turned as products of few rows are fastest
+(`benchmarks/peers.py --rows decode` measures what that comes to).
 """
 
 import functools
@@ -15,13 +15,8 @@ import jax.numpy as jnp
 from hacpo_jax.models import KeyValues
 from hacpo_jax.models.by_layer import layers_first
 from hacpo_jax.models.lora import agent_axes
-from hacpo_jax.parallel.rules import Axes, constrain
-
-CACHE_AXES: Axes = (None, "agents", "rows", "kv_heads")
-"""Of the ring, `[L, A, N · G, kv_heads, W, D]`.
-
-Agents come second: a scan over layers would else move them there, and copy the whole cache in every
-step."""
+from hacpo_jax.parallel.rules import constrain
+from hacpo_jax.rollout.ring import CACHE_AXES
 
 Cache = KeyValues | list[KeyValues]
 """Stacked, or of each layer with keys `[..., D, W]`."""
@@ -62,11 +57,11 @@ def write(ring: Cache, new: Any, at: jax.Array, tokens: jax.Array) -> Cache:
       at: the place in the ring.
       tokens: what has been drawn, none below 0.
     """
+    if isinstance(ring, KeyValues):
+        return jax.tree.map(functools.partial(_put, at=at, axis=-2), ring, new)
     # The place depends on the tokens, which do not change it: so XLA sees that the ring is written
     # after all layers have read it, and does not copy each.
     at += (tokens < 0).any()
-    if isinstance(ring, KeyValues):
-        return jax.tree.map(functools.partial(_put, at=at, axis=-2), ring, new)
     return [
         KeyValues(_put(each.keys, one.keys, at, -1), _put(each.values, one.values, at, -2))
         for each, one in zip(ring, new, strict=True)

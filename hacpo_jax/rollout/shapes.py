@@ -15,7 +15,7 @@ from hacpo_jax.rollout.decode import (
     Rows,
 )
 from hacpo_jax.rollout.engine import Chunk
-from hacpo_jax.rollout.per_token import CACHE_AXES
+from hacpo_jax.rollout.ring import CACHE_AXES, ring_shape
 
 
 class SlotShapes:
@@ -62,9 +62,7 @@ class SlotShapes:
 
     def ring(self, width: int) -> KeyValues:
         """Keys and values of generated tokens in a ring of that width."""
-        c = self._spec.model
-        agents, slots, answers = self._rows
-        shape = (c.num_layers, agents, slots * answers, c.num_kv_heads, width, c.head_dim)
+        shape = ring_shape(self._spec.model, self._rows, width)
         half = self._array(shape, self._spec.dtype, *CACHE_AXES)
         return KeyValues(half, half)
 

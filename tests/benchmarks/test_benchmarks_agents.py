@@ -1,21 +1,22 @@
 """The benchmark of agents, in small."""
 
 import agents
+import pytest
 from peer_scripts import work
+from random_run import random_config
 
 TINY = work.Shape(1, 8, 1, 1, 8, 8, 300)
 
 
-def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path):
+@pytest.mark.parametrize("apart", [False, True])
+def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart):
     monkeypatch.setattr(work, "STEP", work.Batch(2, 2, 4, 3))
-    for apart, groups in ((False, 1), (True, 2)):
-        run = agents.prepare(agents.config_of(TINY, 2, tmp_path, apart))
-        try:
-            assert len(run.groups) == groups and len(run.agents) == 2
-            if not apart:
-                found = agents.timed(run, 1)
-        finally:
-            run.verifier.close()
+    run = agents.prepare(random_config(tmp_path, TINY, work.STEP, agents=2, apart=apart))
+    try:
+        assert len(run.groups) == 1 + apart and len(run.agents) == 2
+        found = agents.timed(run, 1)
+    finally:
+        run.verifier.close()
     # 2 agents with 2 answers to each of 2 prompts, all learned from by both.
     assert found["learned"] == 16
     phases = found["rollout"] + found["share"] + found["update"]

@@ -168,3 +168,16 @@ def test_no_process_starts_without_room(monkeypatch):
     monkeypatch.setattr(peers, "free_gib", lambda: 16.0)
     monkeypatch.setattr(peers.subprocess, "run", lambda *a, **k: pytest.fail("started"))
     assert peers.one_turn(argparse.Namespace(), "tunix", "step", "smol") is None
+
+
+def test_environments_are_asked_for_with_peers_only(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--rows", "refill"])
+    with pytest.raises(SystemExit, match="2"):
+        peers.main()
+    assert "--venvs DIR: where the peers' environments are" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--rows", "refill", "--sides", "ours"])
+    monkeypatch.setattr(
+        peers, "take_turns", lambda given, row, shape: dict.fromkeys(peers.SIDES, [])
+    )
+    peers.main()
+    assert "256 prompts in 32 slots" in capsys.readouterr().out

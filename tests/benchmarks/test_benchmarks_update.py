@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import update_speed
+from peer_scripts.work import Shape
 from update_memory import QWEN3, Size, temporaries
 
 # The head is nearly all of it: 8 answers of 512 tokens, one at a time.
@@ -35,14 +36,7 @@ def test_an_update_holds_a_small_part_of_its_logits_however_many_there_are(topol
 
 
 def test_the_benchmark_s_phases_run(monkeypatch):
-    shape = {
-        "vocab_size": 64,
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_layers": 1,
-        "num_heads": 1,
-        "num_kv_heads": 1,
-    }
+    shape = Shape(layers=1, hidden=16, heads=1, kv_heads=1, head_dim=16, inner=16, vocab=64)
     monkeypatch.setitem(update_speed.SHAPES, "tiny", shape)
     options = argparse.Namespace(
         shape="tiny", prompts=2, samples=2, prompt=3, new=4, mean=2.0, tokens=100, remat=False

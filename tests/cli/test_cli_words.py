@@ -65,7 +65,7 @@ def test_words_are_sorted(words, command):
         (["--processes", "--process", "0"], "--processes = None: write the number"),
         (["--processes", "two"], "--processes = 'two': must be a whole number"),
         (["--process=-1"], "--process = '-1': must be a whole number"),
-        (["--proces", "1"], "did you mean --process?"),
+        (["--proces", "1"], "did you mean '--process'?"),
         (["--process", "1"], "--processes = None: is missing"),
         (["--processes", "2", "--process", "2"], "--process = 2: must be from 0 to 1"),
         (["--processes", "2", "--process", "1"], "--coordinator = None: is missing"),

@@ -14,6 +14,7 @@ from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
 from hacpo_jax.rollout import Chunk, DecodeSpec, Sampler, answer, answer_keys
 from hacpo_jax.rollout import decode as programs
+from hacpo_jax.rollout.ring import resize_ring
 from hacpo_jax.rollout.shapes import SlotShapes
 
 pytestmark = pytest.mark.usefixtures("compile_quickly")
@@ -159,6 +160,6 @@ def test_prompts_that_enter_do_not_move_between_devices():
 def test_a_resized_ring_keeps_the_newest_in_order(before, after):
     ring = np.arange(before, dtype=np.float32).reshape(1, 1, 1, 1, before, 1)
     for at in range(before):  # what lies there is the oldest
-        found = programs.resize_ring(ring, at, width=after)
+        found = resize_ring(ring, at, width=after)
         order = [(at + i) % before for i in range(before)][-min(before, after) :]
         assert found[0, 0, 0, 0, : len(order), 0].tolist() == order
