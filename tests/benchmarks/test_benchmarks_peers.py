@@ -176,8 +176,7 @@ def test_environments_are_asked_for_with_peers_only(monkeypatch, capsys):
         peers.main()
     assert "--venvs DIR: where the peers' environments are" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["peers.py", "--rows", "refill", "--sides", "ours"])
-    monkeypatch.setattr(
-        peers, "take_turns", lambda given, row, shape: dict.fromkeys(peers.SIDES, [])
-    )
+    none = {side: [] for side in peers.SIDES}
+    monkeypatch.setattr(peers, "take_turns", lambda given, row, shape: none)
     peers.main()
     assert "256 prompts in 32 slots" in capsys.readouterr().out
