@@ -7,7 +7,7 @@ from flax import traverse_util
 
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.functional import product_inputs
-from hacpo_jax.models.lora import Adapted, Params, base_of, trained, with_base
+from hacpo_jax.models.lora import Adapted, Params, agent_axes, base_of, trained, with_base
 from hacpo_jax.models.products import Turned
 
 Weights = Params | Adapted
@@ -25,6 +25,20 @@ def layers_first(params: Weights) -> tuple[Weights, Any]:
     if isinstance(params, Adapted):
         return Adapted(moved, params.base), Adapted(axes, None)  # type: ignore[arg-type]
     return moved, axes
+
+
+def for_loop(weights: Weights, layers: list | None) -> tuple[Weights, tuple[Any, Any]]:
+    """Weights as a loop over tokens takes them, and the axis of agents in them and in layers.
+
+    Args:
+      weights: of the agents, `[A, ...]`.
+      layers: those of each layer, from `layers_apart`; None to loop over them.
+    """
+    if layers is None:
+        weights, axes = layers_first(weights)
+        return weights, (axes, None)
+    axis = agent_axes(weights)
+    return weights, (axis, [axis] * len(layers))
 
 
 def layers_apart(config: ModelConfig, params: Weights) -> list[Weights]:

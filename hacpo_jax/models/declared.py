@@ -12,6 +12,7 @@ from flax import nnx
 
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.lora import DOWN, UP
+from hacpo_jax.models.norm import rms_norm
 from hacpo_jax.models.products import product
 
 Axes = dict[str, int]
@@ -71,3 +72,23 @@ def times(module: nnx.Module, c: ModelConfig, name: str, x: jax.Array, axes: int
     if c.lora is not None and name in c.lora.targets:
         out += c.lora.scale * part(part(x, name + DOWN, axes), name + UP, 1)
     return out
+
+
+def times_normed(
+    module: nnx.Module, c: ModelConfig, names: tuple[str, ...], x: jax.Array, norm: jax.Array
+) -> list[jax.Array]:
+    """`x`, normalised, times several of a layer's weights.
+
+    A gradient keeps `x` alone, which the layer has anyway, and normalises it once more.
+
+    Args:
+      module, c, names: as in `times`.
+      x: `[..., H]`.
+      norm: `[H]`, see `rms_norm`.
+    """
+
+    def products(x: jax.Array, norm: jax.Array) -> list[jax.Array]:
+        normed = rms_norm(x, norm, c.rms_norm_eps)
+        return [times(module, c, name, normed) for name in names]
+
+    return jax.checkpoint(products, prevent_cse=False)(x, norm)

@@ -14,7 +14,7 @@ from flax import nnx
 
 from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
-from hacpo_jax.models.declared import constant, declare, times, weight
+from hacpo_jax.models.declared import constant, declare, times, times_normed, weight
 from hacpo_jax.models.embedding import embed, embed_into
 from hacpo_jax.models.flash_attention import AttentionKind, layer_attention
 from hacpo_jax.models.lora import whole
@@ -54,11 +54,12 @@ class Attention(nnx.Module):
             self.k_norm = constant(1.0, (layers, d), ("layers", "head_dim"))
         self.config = c
 
-    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend):
+    def __call__(
+        self, x: jax.Array, norm: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend
+    ):
         c = self.config
-        q = times(self, c, "q", x)  # [B, T, heads, head_dim]
-        k = times(self, c, "k", x)  # [B, T, kv_heads, head_dim]
-        v = times(self, c, "v", x)
+        # [B, T, heads, head_dim], and twice [B, T, kv_heads, head_dim]
+        q, k, v = times_normed(self, c, ("q", "k", "v"), x, norm)
         if c.qkv_bias:
             q += self.q_bias[...].astype(x.dtype)
             k += self.k_bias[...].astype(x.dtype)
@@ -90,15 +91,19 @@ class MLP(nnx.Module):
             self.down_bias = constant(0.0, (layers, embed), ("layers", "embed"))
         self.config = c
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        gate, up = times(self, self.config, "gate", x), times(self, self.config, "up", x)
+    def __call__(self, x: jax.Array, norm: jax.Array) -> jax.Array:
+        gate, up = times_normed(self, self.config, ("gate", "up"), x, norm)
         if self.config.mlp_bias:
             gate += self.gate_bias[...].astype(x.dtype)
             up += self.up_bias[...].astype(x.dtype)
+        # Of this a gradient keeps gate and up alone.
+        return jax.checkpoint(self._out, prevent_cse=False)(gate, up)
+
+    def _out(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         inner = constrain(jax.nn.silu(gate) * up, "rows", None, "mlp")
         out = times(self, self.config, "down", inner)
         if self.config.mlp_bias:
-            out += self.down_bias[...].astype(x.dtype)
+            out += self.down_bias[...].astype(gate.dtype)
         return out
 
 
@@ -111,15 +116,11 @@ class Layer(nnx.Module):
         self.attention = Attention(c, rngs)
         self.mlp_norm = constant(1.0, norm_shape, norm_axes)
         self.mlp = MLP(c, rngs)
-        self.config = c
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend):
-        eps = self.config.rms_norm_eps
-        out, key_value = self.attention(
-            rms_norm(x, self.attention_norm[...], eps), cos, sin, attend
-        )
+        out, key_value = self.attention(x, self.attention_norm[...], cos, sin, attend)
         x = constrain(x + out, "rows")
-        x = constrain(x + self.mlp(rms_norm(x, self.mlp_norm[...], eps)), "rows")
+        x = constrain(x + self.mlp(x, self.mlp_norm[...]), "rows")
         return x, key_value
 
 

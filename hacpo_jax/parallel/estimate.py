@@ -39,6 +39,7 @@ class Forward:
       mlp_out: the product out of it.
       adapters: of LoRA, but for the last.
       adapters_out: the last product of the adapter of the MLP's output.
+      adapters_again: of `adapters`, what a gradient computes once more instead of keeping it.
       attention: queries times keys, and weights times values.
     """
 
@@ -47,6 +48,7 @@ class Forward:
     mlp_out: int
     adapters: int
     adapters_out: int
+    adapters_again: int
     attention: int
 
     @property
@@ -103,7 +105,9 @@ class UpdateFlops:
 
     Args:
       forward: layers over prompts and answers.
-      recompute: layers once more, with `remat`; all but the last product, which nothing needs.
+      recompute: what is computed once more instead of being kept: with `remat` layers, all but
+        the last product, which nothing needs; else the weights of attention with `xla`, and what
+        goes into the second products of adapters.
       backward: gradients of activations and of what is trained.
       head_forward: blocks of the vocabulary.
       head_backward: the same blocks once more, and their gradients.
@@ -210,10 +214,13 @@ def micro_batch_flops(
     weights = layers.weights * (2 if trains_weights else 1)
     adapters = 2 * (layers.adapters + layers.adapters_out)
     attention = layers.attention * BACKWARD_PRODUCTS[sizes.attention] // 2
-    again = layers.total - layers.mlp_out - layers.adapters_out
+    if sizes.remat:
+        again = layers.total - layers.mlp_out - layers.adapters_out
+    else:
+        again = layers.adapters_again + (layers.attention // 2 if sizes.attention == "xla" else 0)
     return UpdateFlops(
         forward=layers.total,
-        recompute=again if sizes.remat else 0,
+        recompute=again,
         backward=weights + adapters + attention,
         # Probabilities times logits, for the entropy.
         head_forward=head + head // model.hidden_size,
@@ -253,12 +260,14 @@ def products_flops(
         "up": hidden + inner,
         "down": inner,
     }
+    again = {"q": hidden, "k": hidden, "v": hidden, "gate": hidden, "up": hidden, "down": inner}
     return Forward(
         projections=per_token * 2 * hidden * (queries + keys),
         mlp=per_token * 2 * hidden * inner,
         mlp_out=per_token * hidden * inner,
         adapters=per_token * rank * sum(sides[name] for name in targets),
         adapters_out=per_token * rank * hidden if "down" in targets else 0,
+        adapters_again=per_token * rank * sum(again.get(name, 0) for name in targets),
         attention=2 * model.num_layers * attended * queries,
     )
 

@@ -122,9 +122,9 @@ class UpdateBytes:
       gradient: of one micro-batch, but for tables.
       weights: copies in the dtype of activations, kept for the backward pass without `remat`.
       activations: of one micro-batch, kept for the backward pass: with `remat` what goes into each
-        layer, else all that lies within.
-      working: blocks of the vocabulary with gradients of final states, or with `remat` the inside
-        of one layer if more.
+        layer, else what `layer_bytes` says.
+      working: blocks of the vocabulary with gradients of final states, or if more what one layer
+        computes again.
       batch: the mini-batch, with new log-probs and entropies.
     """
 
@@ -295,6 +295,7 @@ def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
     load = max(sizes.update_loads(mesh.rows), key=lambda each: each.tokens)
     free = parameter_count(model, mesh, trained=True)
     layer = layer_bytes(model, sizes, load, mesh)
+    inside = inside_bytes(model, sizes, load, mesh)
     stream = load.tokens * hidden * sizes.compute_bytes
     copied = sizes.param_bytes != sizes.compute_bytes and not sizes.remat
     # Gradients of embedding and head are added to the sums as they come.
@@ -308,7 +309,7 @@ def update_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> UpdateBytes:
         gradient=agents * (free - tables) * sizes.param_bytes,
         weights=weight_bytes(work, mesh, gathered=False) if copied else 0,
         activations=agents * kept,
-        working=agents * (max(layer, head) if sizes.remat else head),
+        working=agents * max(inside + (layer if sizes.remat else 0), head),
         batch=agents * (batch_bytes(sizes, mesh) + cut_bytes(load)),
     )
 
@@ -325,28 +326,33 @@ def batch_bytes(sizes: StepSizes, mesh: MeshSizes = ONE) -> int:
 def layer_bytes(model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE) -> int:
     """What one layer keeps of a row of prompts and answers for its backward pass.
 
-    For every token, in the dtype of activations unless said otherwise: both norms' inputs in
-    float32 with their scales, what they give before and after their weights; queries and output of
-    attention, keys and values; queries and keys before their own norms in float32 and after; what
-    goes into the products of adapters; six arrays as wide as the MLP. For every answer keys and
-    values of itself with its prompt; and with `xla` the scores of all pairs in float32 with their
-    softmax, else queries and output once more and one float32 for each head.
+    For every token, in the dtype of activations unless said otherwise: what goes into both norms;
+    queries, keys and values of attention with its output; queries and keys before their own norms,
+    with scales in float32; what goes into the second product of the adapter behind attention; two
+    arrays as wide as the MLP. Prompts' keys and values once more; with fused kernels, for every
+    answer queries, keys, values and output of itself with its prompt, and one float32 for each
+    head.
     """
     b, hidden = sizes.compute_bytes, model.hidden_size
     heads, kv_heads = share(model.num_heads, mesh.tensor), kv_share(model, mesh)
     queries, keys = heads * model.head_dim, kv_heads * model.head_dim
-    per_token = hidden * (2 * F32 + 4 * b) + 4 * F32 + b * 2 * (queries + keys)
+    per_token = b * 2 * (hidden + queries + keys + share(model.intermediate_size, mesh.tensor))
     if model.qk_norm:
-        per_token += (queries + keys) * (F32 + b) + 2 * (heads + kv_heads) * F32
-    if model.lora is not None:
-        per_token += len(model.lora.targets) * model.lora.rank * b
-    per_token += 6 * share(model.intermediate_size, mesh.tensor) * b
-    width, whole = load.prompt_width, load.prompt_width + load.width
-    copies = load.answers * whole * 2 * keys * b
+        per_token += (queries + keys) * b + (heads + kv_heads) * F32
+    if model.lora is not None and "o" in model.lora.targets:
+        per_token += model.lora.rank * b
+    kept = load.tokens * per_token + load.prompt_tokens * 2 * keys * b
     if sizes.attention == "xla":
-        pairs = load.prompts * width * width + load.answers * load.width * whole
-        attention = pairs * (F32 + b) + load.tokens * 2 * F32
-    else:
-        attention = (load.prompt_tokens + load.answers * whole) * F32
-        copies += load.answers * whole * 2 * queries * b
-    return load.tokens * per_token + copies + heads * attention
+        return kept
+    copied = load.answers * (load.prompt_width + load.width)
+    return kept + copied * 2 * (queries + keys) * b + heads * (load.prompt_tokens + copied) * F32
+
+
+def inside_bytes(model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSizes = ONE) -> int:
+    """What the backward pass of one layer computes again for a while: with `xla`, for each head the
+    scores of all pairs in float32 with their softmax."""
+    if sizes.attention != "xla":
+        return 0
+    width, whole = load.prompt_width, load.prompt_width + load.width
+    pairs = load.prompts * width * width + load.answers * load.width * whole
+    return share(model.num_heads, mesh.tensor) * pairs * (F32 + sizes.compute_bytes)

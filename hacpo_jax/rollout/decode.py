@@ -15,18 +15,15 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from hacpo_jax.models import AttentionKind, Decoder, KeyValues, ModelConfig, bind, gathered
-from hacpo_jax.models.by_layer import layers_apart
+from hacpo_jax.models import AttentionKind, Decoder, ModelConfig, bind, gathered
+from hacpo_jax.models.by_layer import for_loop, layers_apart
 from hacpo_jax.models.lora import agent_axes
 from hacpo_jax.parallel.rules import Axes, constrain, num_shards, over_agents
-from hacpo_jax.rollout.per_token import Cache, as_read, lay, stacked, write
+from hacpo_jax.rollout.ring import Cache, apart, as_read, axes_of, width_of, write
 from hacpo_jax.rollout.sampling import Sampler, draw, known_ids
 
 SEGMENT = 64
 """Tokens of an answer that one run of `decode` draws at most."""
-
-PROMPT_CACHE_AXES: Axes = (None, "agents", "rows", "kv_heads")
-"""Of the prompts' keys and values, `[L, A, N, kv_heads, S, D]`."""
 
 ROW_AXES: Axes = ("agents", "rows")
 """Of what there is of every answer, `[A, N, G, ...]`."""
@@ -45,7 +42,7 @@ class DecodeSpec:
       dtype: dtype of activations and cache.
       missing_ids: further ids that the tokenizer does not know.
       attention: implementation of attention within prompts.
-      for_cpu: compute further tokens as a CPU does fastest, see `hacpo_jax.rollout.per_token`;
+      for_cpu: compute further tokens as a CPU does fastest, see `hacpo_jax.rollout.ring`;
         compiling takes longer then the more layers there are.
     """
 
@@ -66,12 +63,12 @@ class Prompts:
     """What N slots hold of their prompts; an answer's end changes nothing of it.
 
     Args:
-      cache: keys and values `[L, A, N, kv_heads, S, D]`, once for the G answers to a prompt.
+      cache: of N rows, once for the G answers to a prompt.
       lengths: `[N]` int32, real tokens of each prompt, at the right end of S.
       key_data: `[A, N, G, 2]` uint32, one PRNG key per answer.
     """
 
-    cache: KeyValues
+    cache: Cache
     lengths: jax.Array
     key_data: jax.Array
 
@@ -175,7 +172,7 @@ def prefill(
 
     axes = agent_axes(weights)
     tokens, log_probs, cache = over_agents(one_agent, (axes, 0), (0, 0, 1))(weights, key_data)
-    cache = jax.tree.map(lambda x: constrain(x, *PROMPT_CACHE_AXES), cache)
+    cache = jax.tree.map(lambda x: constrain(x, *axes_of(x)), cache)
     real = jnp.broadcast_to(active[:, None], tokens.shape)
     stopped = real & _stops(tokens, spec)
     drawn = Drawn(
@@ -185,7 +182,8 @@ def prefill(
         stopped=stopped,
     )
     rows = Rows(tokens, stopped | ~real, jnp.ones_like(lengths))
-    return Prompts(cache, lengths, key_data), _laid_rows(rows), _laid(drawn)
+    laid_cache = apart(cache) if spec.for_cpu else cache
+    return Prompts(laid_cache, lengths, key_data), _laid_rows(rows), _laid(drawn)
 
 
 @functools.partial(jax.jit, donate_argnames=("prompts", "rows"))
@@ -220,12 +218,12 @@ def enter(
         over_parts = jax.vmap(one_part, in_axes=(at, at, 0), out_axes=at)
         return constrain(over_parts(split(old), split(new), slots).reshape(old.shape), *axes)
 
-    def put_tree(old, new, axes: Axes):
-        return jax.tree.map(lambda old, new: put(old, new, axes), old, new)
+    def put_cached(old: jax.Array, new: jax.Array) -> jax.Array:
+        return put(old, new, axes_of(old))
 
     new_prompts, new_rows = new
     entered = Prompts(
-        cache=put_tree(prompts.cache, new_prompts.cache, PROMPT_CACHE_AXES),
+        cache=jax.tree.map(put_cached, prompts.cache, new_prompts.cache),
         lengths=put(prompts.lengths, new_prompts.lengths, ("rows",)),
         key_data=put(prompts.key_data, new_prompts.key_data, ROW_AXES),
     )
@@ -242,13 +240,13 @@ def decode(
     layers: list | None,
     prompts: Prompts,
     rows: Rows,
-    ring: KeyValues,
+    ring: Cache,
     at: jax.Array,
     steps: jax.Array,
     enough: jax.Array,
     *,
     spec: DecodeSpec,
-) -> tuple[Rows, KeyValues, Drawn, Progress]:
+) -> tuple[Rows, Cache, Drawn, Progress]:
     """Draw further tokens of every answer that has not ended.
 
     The loop runs once per token, until the answers have ended in all slots, or in `enough` of them
@@ -261,17 +259,17 @@ def decode(
       layers: those of each layer where `spec` is for a CPU, from `weights_apart`; else None.
       prompts: of N slots.
       rows: of N slots.
-      ring: keys and values of generated tokens, `[L, A, N · G, kv_heads, W, D]`.
+      ring: keys and values of W generated tokens of N · G rows.
       at: the place in the ring where the first new token is written.
       steps: at most so many tokens, at most `SEGMENT` and what the ring has room for.
       enough: return when the answers in so many slots have ended.
       spec: what is static.
     """
-    width = ring.keys.shape[-2]
-    valid = _valid(prompts.cache.keys.shape[-2], prompts.lengths)
-    state, axes = lay(weights, layers, prompts.cache, ring)
-    *fixed, laid_ring = state
-    in_axes, out_axes = (*axes, 0, 0, None, None), (0, 0, axes[-1])
+    width, valid = width_of(ring), _valid(width_of(prompts.cache), prompts.lengths)
+    weights, weight_axes = for_loop(weights, layers)
+    cache_axis = 1 if layers is None else 0
+    in_axes = (*weight_axes, cache_axis, cache_axis, 0, 0, None, None)
+    out_axes = (0, 0, cache_axis)
 
     def one_agent(weights, layers, prompt_cache, ring, key_data, newest, drawn, ages):
         model, generated = bind(spec.model, weights), drawn - 1  # the newest is not in the ring
@@ -294,7 +292,7 @@ def decode(
         step, rows, ring, old = carry
         ages = (at + step - 1 - jnp.arange(width)) % width
         tokens, log_probs, new = over_agents(one_agent, in_axes, out_axes)(
-            *fixed, ring, prompts.key_data, rows.newest, rows.drawn, ages
+            weights, layers, prompts.cache, ring, prompts.key_data, rows.newest, rows.drawn, ages
         )
         ring = write(ring, new, (at + step) % width, tokens)
         running = rows.running(spec)
@@ -314,10 +312,10 @@ def decode(
         counts=jnp.zeros(room[:-1], jnp.int32),
         stopped=jnp.zeros(room[:-1], bool),
     )
-    start = (jnp.zeros((), jnp.int32), rows, laid_ring, _laid(nothing))
-    step, rows, laid_ring, drawn = jax.lax.while_loop(unfinished, body, start)
+    start = (jnp.zeros((), jnp.int32), rows, ring, _laid(nothing))
+    step, rows, ring, drawn = jax.lax.while_loop(unfinished, body, start)
     told = Progress(step, constrain(rows.drawn), constrain(slots(rows)))
-    return _laid_rows(rows), stacked(laid_ring), _laid(drawn), told
+    return _laid_rows(rows), ring, _laid(drawn), told
 
 
 def _valid(width: int, lengths: jax.Array) -> jax.Array:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hacpo_jax.models import KeyValues
 from hacpo_jax.parallel.layout import Layout, fetch, one_device
 from hacpo_jax.parallel.mesh import local_share
 from hacpo_jax.rollout.buckets import fitting_width, ring_widths
@@ -26,7 +25,7 @@ from hacpo_jax.rollout.decode import (
     weights_apart,
 )
 from hacpo_jax.rollout.jobs import Jobs, Rollouts
-from hacpo_jax.rollout.ring import empty_ring, resize_ring
+from hacpo_jax.rollout.ring import empty_ring, resize_ring, ring_shape, token_axes, width_of
 from hacpo_jax.rollout.schedule import NONE, Entering, Schedule
 
 
@@ -144,8 +143,8 @@ class _Slots:
         self._drawn = np.ones(count, int)  # tokens of the longest answer in each slot
         self._unread: list[tuple[np.ndarray, np.ndarray, Drawn]] = []
         self._widths, self._at = ring_widths(spec.max_new_tokens), 0
-        shape = (jobs.agents, count, chunk.samples)
-        self._ring = empty_ring(spec.model, spec.dtype, shape, self._widths[0], layout)
+        shape = ring_shape(spec.model, (jobs.agents, count, chunk.samples), self._widths[0])
+        self._ring = empty_ring(shape, spec.dtype, layout, spec.for_cpu)
         self._prompts, self._rows = self._read(self._schedule.enter(count // layout.rows))
 
     def run(self) -> None:
@@ -191,7 +190,7 @@ class _Slots:
         Returns:
           bool `[N]`, the slots with an answer that has not ended.
         """
-        schedule, width = self._schedule, self._ring.keys.shape[-2]
+        schedule, width = self._schedule, width_of(self._ring)
         wanted = fitting_width(self._widths, width, longest)
         if wanted != width:
             self._resize(wanted)
@@ -214,13 +213,15 @@ class _Slots:
         return weights_apart(self._weights, spec=self._spec) if self._spec.for_cpu else None
 
     def _resize(self, width: int) -> None:
-        """Keys first and then values, each let go of before the next is made."""
-        at, before = np.int32(self._at), self._ring.keys.shape[-2]
-        keys, values = self._ring.keys, self._ring.values
+        """One array after the other, each let go of before the next is made."""
+        at, before = np.int32(self._at), width_of(self._ring)
+        axes = token_axes(self._ring)
+        arrays, structure = jax.tree.flatten(self._ring)
         del self._ring
-        keys = resize_ring(keys, at, width=width)
-        values = resize_ring(values, at, width=width)
-        self._ring, self._at = KeyValues(keys, values), min(before, width) % width
+        for i, axis in enumerate(axes):
+            arrays[i] = resize_ring(arrays[i], at, width=width, axis=axis)
+        self._ring = jax.tree.unflatten(structure, arrays)
+        self._at = min(before, width) % width
 
     def _write_unread(self) -> None:
         for jobs, before, drawn in self._unread:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from hacpo_jax.models import KeyValues
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.rollout.decode import (
-    PROMPT_CACHE_AXES,
     ROW_AXES,
     DecodeSpec,
     Prompts,
@@ -47,7 +46,7 @@ class SlotShapes:
         agents, slots, _ = self._rows
         c = self._spec.model
         shape = (c.num_layers, agents, slots, c.num_kv_heads, width, c.head_dim)
-        half = self._array(shape, self._spec.dtype, *PROMPT_CACHE_AXES)
+        half = self._array(shape, self._spec.dtype, *CACHE_AXES)
         lengths = self._array((slots,), jnp.int32, "rows")
         return Prompts(KeyValues(half, half), lengths, self._keys())
 

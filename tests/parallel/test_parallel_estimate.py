@@ -84,10 +84,10 @@ def test_a_tiny_update_by_hand():
     flops = tiny_flops().updates
     assert flops.forward == 2 * (layers + attention)
     assert flops.backward == 2 * 2 * (layers + attention)
-    assert flops.recompute == 0
+    assert flops.recompute == 2 * attention // 2  # its weights
     assert flops.head_forward == 2 * head * 17 // 16
     assert flops.head_backward == 2 * 3 * head
-    assert flops.total == 2 * (3 * (layers + attention) + 4 * head + head // 16)
+    assert flops.total == 2 * (3 * layers + 7 * attention // 2 + 4 * head + head // 16)
     # The product out of the MLP, 24 to 16, is what no gradient needs.
     again = tiny_flops(remat=True).updates.recompute
     assert again == 2 * (layers + attention - 2 * 2 * _TOKENS * 24 * 16)
@@ -113,6 +113,9 @@ def test_a_tiny_update_of_adapters_by_hand():
     assert flops.backward == 2 * (layers + 2 * adapters + 2 * attention)
     assert flops.recompute == flops.forward - 2 * 2 * 2 * _TOKENS * (24 * 16 + 3 * 16)
     assert flops.head_backward == 2 * 2 * head
+    # Without remat: into the rank from 16 of q and 24 of down.
+    kept = tiny_flops(model=model).updates
+    assert kept.recompute == 2 * (2 * 2 * _TOKENS * 3 * (16 + 24) + attention // 2)
 
 
 def test_tiny_scoring_by_hand():

@@ -97,21 +97,28 @@ def test_an_update_by_hand():
     assert update.batch == 4 * (5 * (5 * 6 + 6) + 3 * 5) + 4 * (2 * 2 + 1)
     stream = 16 * 16 * 2
     assert update.activations == (2 + 2) * stream and update.weights == 0
-    # Bytes of a token in a layer: norms 16 * (2 * 4 + 4 * 2) + 16, attention 2 * 2 * (16 + 8), MLP
-    # 6 * 24 * 2. Keys and values of 8 for each answer and its prompt; scores of 2 heads, of 4 * 4
-    # and 2 * 6 * 10 pairs in 6 bytes, and 8 for each token.
-    scores = 2 * ((16 + 120) * 6 + 16 * 8)
-    layer = 16 * (272 + 96 + 288) + 2 * 10 * 2 * 8 * 2 + scores
+    # Of a token in a layer twice what goes into norms, queries, output of attention, keys, values
+    # and two of the MLP, all in two bytes; keys and values of the prompt's 4 tokens once more.
+    layer = 16 * 2 * (16 + 16 + 16 + 16 + 8 + 8 + 24 + 24) + 4 * 2 * 8 * 2
     head = 12 * (4 * 40 + 16) * 4
-    assert update.working == max(layer, head) == layer
+    assert update.working == head
     kept = tiny_bytes(param_bytes=4).update
     assert kept.activations == 2 * layer + 2 * stream and kept.working == head
     assert kept.weights == 2 * PARAMETERS  # bfloat16 copies for the backward pass
     flash = tiny_bytes(attention="splash").update
-    # Instead 4 bytes for each head and token of the prompt and of each answer with its prompt,
-    # and two more copies of 16 queries.
-    rows = 2 * (4 + 2 * 10) * 4 + 2 * 10 * 2 * 16 * 2
-    assert flash.activations == 2 * (layer - scores + rows) + 2 * stream
+    # 4 bytes for each of 2 heads and token of the prompt and of each answer with its prompt, and
+    # copies of queries, keys, values and output of the latter.
+    rows = 2 * (4 + 2 * 10) * 4 + 2 * 10 * 2 * (16 + 8 + 8 + 16)
+    assert flash.activations == 2 * (layer + rows) + 2 * stream
+
+
+def test_an_update_computes_scores_of_a_layer_again():
+    """2 answers of 60 tokens: scores of 2 heads, of 4 * 4 and 2 * 60 * 64 pairs in 6 bytes."""
+    sizes = {"row_tokens": 60, "micro_batch_tokens": 2 * 60 + 4}
+    scores, layer = 2 * (4 * 4 + 2 * 60 * 64) * 6, 124 * 256 + 128
+    assert tiny_bytes(**sizes).update.working == scores
+    assert tiny_bytes(**sizes, remat=True).update.working == scores + layer
+    assert tiny_bytes(**sizes, attention="splash", remat=True).update.working > layer
 
 
 def test_the_peak_is_the_state_with_the_neediest_program():

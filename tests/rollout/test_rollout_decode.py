@@ -25,7 +25,7 @@ from hacpo_jax.models import Decoder, bind, load_model
 from hacpo_jax.parallel.layout import one_device
 from hacpo_jax.rollout import Sampler, answer, answer_keys, pad_left
 from hacpo_jax.rollout.decode import decode, prefill
-from hacpo_jax.rollout.ring import empty_ring
+from hacpo_jax.rollout.ring import empty_ring, ring_shape
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
@@ -180,7 +180,8 @@ def test_filler_rows_end_at_once_with_no_tokens():
     keys = jax.random.key_data(answer_keys(0, (0,), 0, [0, 7, 1], 4))
     lengths, active = np.array([5, 1, 2]), np.array([True, False, True])
     prompts, rows, first = prefill(weights, padded, lengths, keys, active, spec=DECODE)
-    ring = empty_ring(DECODE.model, DECODE.dtype, (1, 3, 4), 6, one_device())
+    shape = ring_shape(DECODE.model, (1, 3, 4), 6)
+    ring = empty_ring(shape, DECODE.dtype, one_device(), DECODE.for_cpu)
     _, _, further, told = decode(weights, None, prompts, rows, ring, 0, 6, 3, spec=DECODE)
     for drawn in (first, further):
         assert not drawn.counts[0, 1].any()

@@ -160,6 +160,8 @@ def test_prompts_that_enter_do_not_move_between_devices():
 def test_a_resized_ring_keeps_the_newest_in_order(before, after):
     ring = np.arange(before, dtype=np.float32).reshape(1, 1, 1, 1, before, 1)
     for at in range(before):  # what lies there is the oldest
-        found = resize_ring(ring, at, width=after)
+        found = resize_ring(ring, at, width=after, axis=-2)
+        turned = resize_ring(ring[0].swapaxes(-1, -2), at, width=after, axis=-1)
         order = [(at + i) % before for i in range(before)][-min(before, after) :]
         assert found[0, 0, 0, 0, : len(order), 0].tolist() == order
+        assert turned[0, 0, 0, 0, : len(order)].tolist() == order
