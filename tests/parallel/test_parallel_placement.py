@@ -209,8 +209,9 @@ def test_the_table_has_a_row_for_every_agent():
     for word in ("left", "right", "other", found.mode, "MFLOP", "MiB", "slow"):
         assert word in text
     pairs, head = 12 * 16 + 24 * 60, 24 * 6 * 2 * 16 * 40
-    layers = 2 * (2 * (12 * 4 + 24 * 6) * 1920 + 2 * pairs * 16 * 2)
-    update = 2 * (3 * layers + 4 * head + head / 16) / 1e6
+    attention = 2 * 2 * pairs * 16 * 2
+    layers = 2 * 2 * (12 * 4 + 24 * 6) * 1920 + attention
+    update = 2 * (3 * layers + attention / 2 + 4 * head + head / 16) / 1e6
     assert f"{update:.3g} MFLOP" in text
 
 

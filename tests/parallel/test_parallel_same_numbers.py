@@ -80,7 +80,6 @@ pytestmark = pytest.mark.usefixtures("compile_quickly")
 
 MESHES = [  # fsdp alone is below, with agents that wait in host memory
     {"data": 2, "fsdp": 2, "tensor": 2},
-    {"fsdp": 2, "tensor": 4},
     {"agent": 2, "fsdp": 2, "tensor": 2},
 ]
 

@@ -14,6 +14,8 @@ from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
 from hacpo_jax.rollout import Chunk, answer, answer_keys, chunk_of, pad_left
 
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
 POOL = [[5, 9, 3], [11], [2, 8, 0, 4, 2], [7, 7], [1, 30, 12, 5, 5, 6], [39], [3, 3, 3, 3]]
 SAMPLES = 4
 

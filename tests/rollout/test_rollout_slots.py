@@ -114,22 +114,17 @@ def test_greedy_answers_are_the_likeliest(for_cpu):
 
 
 def test_layers_apart_change_no_sample():
-    """Weights and keys turned, two agents mapped; and over devices that divide heads and
-    vocabulary."""
+    """Weights and keys turned, two agents mapped."""
     check(drawn(6, for_cpu=True))
-    sizes = MeshSizes(data=2, tensor=2)
-    check(drawn(8, Layout(make_mesh(sizes, jax.devices()[:4])), for_cpu=True))
 
 
-@pytest.mark.parametrize(
-    "mesh", [{"fsdp": 8}, {"data": 2, "tensor": 2}, {"agent": 2, "fsdp": 4}], ids=str
-)
+@pytest.mark.parametrize("mesh", [{"data": 2, "tensor": 2}, {"agent": 2, "fsdp": 4}], ids=str)
 def test_meshes_change_no_sample(mesh):
     """Slots over several devices, each of which takes prompts as its own slots become empty."""
     sizes = MeshSizes(**mesh)
     layout = Layout(make_mesh(sizes, jax.devices()[: sizes.devices]))
     before = programs.decode._cache_size()
-    check(drawn(16 if sizes.rows == 8 else 8, layout))
+    check(drawn(8, layout))
     # One program for each width of the ring, whichever prompts came when.
     assert programs.decode._cache_size() - before <= 3
 

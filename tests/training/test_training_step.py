@@ -15,6 +15,8 @@ from hacpo_jax.tasks.problems import step_indices
 from hacpo_jax.training.run import prepare
 from hacpo_jax.training.step import Frozen, train_step
 
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
 METRICS = {
     "step",
     "agent",

@@ -22,6 +22,8 @@ from update_cases import (
 
 from hacpo_jax.training.update import MiniBatch, init_state
 
+pytestmark = pytest.mark.usefixtures("compile_quickly")
+
 
 def test_an_hacpo_update_by_hand():
     """Own and cross terms, KL to a perturbed reference, entropy bonus, clipping, AdamW.
