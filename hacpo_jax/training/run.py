@@ -21,6 +21,7 @@ from hacpo_jax.rollout import DecodeSpec, Sampler
 from hacpo_jax.tasks import Example, Verifier, check_template, make_verifier, render
 from hacpo_jax.tasks.leaks import warn_of_leaks
 from hacpo_jax.tasks.problems import NO_PROBLEMS, Problems, encode_problems, load_examples
+from hacpo_jax.training.host_memory import return_freed_memory
 from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.places import lay_out, place
 from hacpo_jax.training.scoring import PolicySpec
@@ -203,6 +204,8 @@ def prepare(
     agents = build_agents(config.agents, texts, saved, longest=config.longest_sequence)
     groups = tuple(group_agents(agents))
     dtype = compute_dtype(config.training.compute_dtype)
+    if jax.default_backend() == "cpu":
+        return_freed_memory()
     if training:
         placement, layouts = place(config, groups, dtype, rescores(config, dtype))
     else:  # nothing but weights has to fit

@@ -31,7 +31,7 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["grpo", "gspo", "naive", "hacpo"])
+@pytest.mark.parametrize("name", ["grpo", "hacpo"])
 def test_one_step_of_the_quickstart(name):
     """Two architectures and two tokenizers; a text is right by luck, as nobody can add yet."""
     config = load_config(find_config("quickstart"), [*SHORT, f"algorithm.name={name}"])
