@@ -33,6 +33,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import jax
+from peer_scripts.work import Batch, Shape
 from random_run import Stepper, random_config
 
 from hacpo_jax.config import Config
@@ -50,40 +51,22 @@ LAST_START = 360.0
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """A model and the step that it makes; `inner` is the width of its MLP."""
+    """A model, the step that it makes, and how many of them count."""
 
     name: str
-    hidden: int
-    inner: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    prompts: int = 8
-    samples: int = 8
-    prompt: int = 256
-    new: int = 768
+    shape: Shape
+    batch: Batch
     timed: int = 2
-
-    @property
-    def rows(self) -> int:
-        return self.prompts * self.samples
-
-    @property
-    def layer_weights(self) -> int:
-        """Weights of all layers that a token is multiplied with."""
-        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
-        return self.layers * (attention + 3 * self.hidden * self.inner)
 
     def forward_flops(self) -> int:
         """Of all answers with their prompts."""
-        tokens = self.prompt + self.new
-        layers = 2 * tokens * self.layer_weights
-        head = 2 * self.new * self.hidden * self.vocab
+        shape, batch = self.shape, self.batch
+        tokens = batch.prompt + batch.new
+        layers = 2 * tokens * shape.layer_products
+        head = 2 * batch.new * shape.hidden * shape.vocab
         pairs = tokens * (tokens + 1) // 2
-        attention = 4 * self.layers * self.heads * self.head_dim * pairs
-        return self.rows * (layers + head + attention)
+        attention = 4 * shape.layers * shape.heads * shape.head_dim * pairs
+        return batch.rows * (layers + head + attention)
 
     def update_flops(self) -> int:
         return 3 * self.forward_flops()
@@ -94,18 +77,20 @@ class Sizes:
         The first token of each comes of the prompts and reads all weights, too. Of every later one
         the prompt's keys and values are read once for all answers to it, and the answer's own.
         """
-        weights = self.layer_weights + self.vocab * self.hidden
-        of_token = 2 * self.layers * self.kv_heads * self.head_dim
-        steps = self.new - 1
-        own = self.rows * steps * (steps + 1) // 2
-        return 2 * (self.new * weights + of_token * (steps * self.prompts * self.prompt + own))
+        shape, batch = self.shape, self.batch
+        of_token = 2 * shape.layers * shape.kv_heads * shape.head_dim
+        steps = batch.new - 1
+        shared = steps * batch.prompts * batch.prompt
+        own = batch.rows * steps * (steps + 1) // 2
+        return 2 * (batch.new * shape.products + of_token * (shared + own))
 
 
+STEP = Batch(prompts=8, samples=8, prompt=256, new=768)
 MODELS = (
-    Sizes("Qwen3-0.6B", 1024, 3072, 28, 16, 8, 128, 151_936),
-    Sizes("Qwen3-1.7B", 2048, 6144, 28, 16, 8, 128, 151_936),
+    Sizes("Qwen3-0.6B", Shape(28, 1024, 16, 8, 128, 3072, 151_936), STEP),
+    Sizes("Qwen3-1.7B", Shape(28, 2048, 16, 8, 128, 6144, 151_936), STEP),
 )
-SMALL = (Sizes("tiny", 32, 48, 2, 4, 2, 8, 300, prompts=2, samples=2, prompt=6, new=8, timed=1),)
+SMALL = (Sizes("tiny", Shape(2, 32, 4, 2, 8, 48, 300), Batch(2, 2, 6, 8), timed=1),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +147,8 @@ def line(cells) -> str:
 def rows(sizes: Sizes, kind: str, found: Found, chip: Chip) -> list[list[str]]:
     """Three rows of cells, one for each phase."""
     peak = "" if found.peak is None else f"{found.peak / GIB:.2f}"
-    drawn, passed = sizes.rows * sizes.new, sizes.rows * (sizes.prompt + sizes.new)
+    batch = sizes.batch
+    drawn, passed = batch.rows * batch.new, batch.rows * (batch.prompt + batch.new)
     bandwidth = sizes.decode_bytes() / found.decode / chip.bandwidth
     phases = [
         ("decode", found.decode, drawn, f"{bandwidth:.1%} of bandwidth"),
@@ -209,8 +195,8 @@ def config_of(sizes: Sizes, kind: AttentionKind, directory: Path) -> Config:
     """The run; `behavior_log_probs` has the trainer score its own answers again."""
     return random_config(
         directory,
-        sizes,
-        sizes,
+        sizes.shape,
+        sizes.batch,
         training={
             "compute_dtype": "bfloat16",
             "attention": kind,

@@ -5,9 +5,10 @@ import json
 import random
 import string
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
+from peer_scripts.work import Batch, Shape
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -46,38 +47,6 @@ def save_tokenizer(directory: Path, size: int) -> None:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([_END])
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=_END).save_pretrained(directory)
-
-
-class Shape(Protocol):
-    """A Qwen3-type model; `inner` is the width of its MLP."""
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def inner(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-
-
-class Batch(Protocol):
-    """Prompts of a step, answers to each, tokens of each prompt and of the longest answer."""
-
-    @property
-    def prompts(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def prompt(self) -> int: ...
-    @property
-    def new(self) -> int: ...
 
 
 def random_config(

@@ -28,10 +28,15 @@ class Shape:
     vocab: int
 
     @property
-    def products(self) -> int:
-        """Weights that a token is multiplied with, the output head among them."""
+    def layer_products(self) -> int:
+        """Weights of all layers that a token is multiplied with."""
         attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
-        return self.layers * (attention + 3 * self.hidden * self.inner) + self.vocab * self.hidden
+        return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    @property
+    def products(self) -> int:
+        """The same with the output head."""
+        return self.layer_products + self.vocab * self.hidden
 
     def forward_flops(self, rows: int, tokens: int) -> int:
         """Of whole sequences with logits at every token; attention in full squares."""
@@ -40,10 +45,10 @@ class Shape:
 
     def decode_flops(self, rows: int, prompt: int, new: int) -> int:
         """Of the layers over prompts and all new tokens but the last, and of a draw of each."""
-        body = self.products - self.vocab * self.hidden
         seen = sum(range(1, prompt + new))  # of every token but the last: itself and those before
         attention = 4 * self.heads * self.head_dim * self.layers * seen
-        products = 2 * (body * (prompt + new - 1) + self.vocab * self.hidden * new)
+        layers = self.layer_products * (prompt + new - 1)
+        products = 2 * (layers + self.vocab * self.hidden * new)
         return rows * (products + attention)
 
 

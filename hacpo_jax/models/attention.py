@@ -1,7 +1,6 @@
 """Attention in its two uses: over whole sequences, and one new token over cached keys."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +36,6 @@ def layer_windows(windows: tuple[int | None, ...], longest: int) -> jax.Array | 
     if all(window is None or window >= longest for window in windows):
         return None
     return jnp.array([longest if window is None else window for window in windows], jnp.int32)
-
-
-def without_weights(attend: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """An attention whose gradient computes its weights again, which grow with the square of the
-    tokens, instead of keeping them."""
-    return jax.checkpoint(attend, prevent_cse=False)
 
 
 def causal_attention(

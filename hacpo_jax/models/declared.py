@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from hacpo_jax.models.again import computed_again
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.lora import DOWN, UP
 from hacpo_jax.models.norm import rms_norm
@@ -91,4 +92,4 @@ def times_normed(
         normed = rms_norm(x, norm, c.rms_norm_eps)
         return [times(module, c, name, normed) for name in names]
 
-    return jax.checkpoint(products, prevent_cse=False)(x, norm)
+    return computed_again(products)(x, norm)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from hacpo_jax.models.again import computed_again
 from hacpo_jax.models.attention import KeyValues, layer_windows, shared_prompt_attention
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.models.declared import constant, declare, times, times_normed, weight
@@ -96,8 +97,7 @@ class MLP(nnx.Module):
         if self.config.mlp_bias:
             gate += self.gate_bias[...].astype(x.dtype)
             up += self.up_bias[...].astype(x.dtype)
-        # Of this a gradient keeps gate and up alone.
-        return jax.checkpoint(self._out, prevent_cse=False)(gate, up)
+        return computed_again(self._out)(gate, up)
 
     def _out(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         inner = constrain(jax.nn.silu(gate) * up, "rows", None, "mlp")

@@ -28,7 +28,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as mask_info
 
 from hacpo_jax.errors import UserError
-from hacpo_jax.models.attention import causal_attention, layer_windows, without_weights
+from hacpo_jax.models.again import computed_again
+from hacpo_jax.models.attention import causal_attention, layer_windows
 from hacpo_jax.models.config import ModelConfig
 from hacpo_jax.parallel.rules import current_mesh, num_shards, partition_spec
 
@@ -127,7 +128,8 @@ def layer_attention(
         def plain(q, k, v, window):
             return causal_attention(q, k, v, positions, valid, window)
 
-        return layer_windows(windows, longest), without_weights(plain)
+        # The weights grow with the square of the tokens.
+        return layer_windows(windows, longest), computed_again(plain)
     kernel = cudnn_attention if kind == "cudnn" else splash_attention
     seen = [None if w is None or w >= longest else w for w in windows] or [None]
     distinct = list(dict.fromkeys(seen))

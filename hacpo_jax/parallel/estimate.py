@@ -23,9 +23,9 @@ from hacpo_jax.training.log_probs import BLOCK, token_blocks
 
 ONE = MeshSizes()
 
-# Products of queries and keys' size in the backward pass, for two in the forward pass. `xla` keeps
-# the weights of attention; a flash kernel computes them again, splash attention for queries and
-# for keys apart.
+# Products of queries and keys' size in the backward pass, for two in the forward pass. Those that a
+# flash kernel computes again count here, with splash attention for queries and for keys; those of
+# `xla` are part of `UpdateFlops.recompute`.
 BACKWARD_PRODUCTS: dict[AttentionKind, int] = {"xla": 4, "cudnn": 5, "splash": 7}
 
 
@@ -251,23 +251,16 @@ def products_flops(
     inner = share(model.intermediate_size, mesh.tensor)
     per_token = 2 * model.num_layers * tokens
     rank, targets = (0, ()) if model.lora is None else (model.lora.rank, model.lora.targets)
-    sides = {
-        "q": hidden + queries,
-        "k": hidden + keys,
-        "v": hidden + keys,
-        "o": queries + hidden,
-        "gate": hidden + inner,
-        "up": hidden + inner,
-        "down": inner,
-    }
-    again = {"q": hidden, "k": hidden, "v": hidden, "gate": hidden, "up": hidden, "down": inner}
+    into = {"q": hidden, "k": hidden, "v": hidden, "o": queries}
+    into |= {"gate": hidden, "up": hidden, "down": inner}
+    out = {"q": queries, "k": keys, "v": keys, "o": hidden, "gate": inner, "up": inner}
     return Forward(
         projections=per_token * 2 * hidden * (queries + keys),
         mlp=per_token * 2 * hidden * inner,
         mlp_out=per_token * hidden * inner,
-        adapters=per_token * rank * sum(sides[name] for name in targets),
+        adapters=per_token * rank * sum(into[name] + out.get(name, 0) for name in targets),
         adapters_out=per_token * rank * hidden if "down" in targets else 0,
-        adapters_again=per_token * rank * sum(again.get(name, 0) for name in targets),
+        adapters_again=per_token * rank * sum(into[name] for name in targets if name != "o"),
         attention=2 * model.num_layers * attended * queries,
     )
 

@@ -2,12 +2,13 @@
 
 import device
 import pytest
+from peer_scripts.work import Batch, Shape
 
 from hacpo_jax.parallel.chips import Chip
 
 # 1 layer of width 4, 2 query heads and 1 key head of 2, MLP of 6, 10 ids; 3 prompts of 2 tokens
 # with 2 answers of 3 tokens each: 6 rows of 5 tokens.
-SIZES = device.Sizes("m", 4, 6, 1, 2, 1, 2, 10, prompts=3, samples=2, prompt=2, new=3)
+SIZES = device.Sizes("m", Shape(1, 4, 2, 1, 2, 6, 10), Batch(prompts=3, samples=2, prompt=2, new=3))
 CHIP = Chip("chip", flops=1e6, memory=None, bandwidth=1e5, link=1.0)
 
 
@@ -17,7 +18,7 @@ def cells(line):
 
 def test_products_of_a_forward_pass():
     # q and o 4 x 4 each, k and v 4 x 2 each, three of 4 x 6 in the MLP.
-    assert SIZES.layer_weights == 2 * 16 + 2 * 8 + 3 * 24
+    assert SIZES.shape.layer_products == 2 * 16 + 2 * 8 + 3 * 24
     # A row: 5 tokens through the layer, 3 through the head, and 1 + 2 + 3 + 4 + 5 pairs of tokens,
     # each two products of 2 heads of size 2.
     row = 2 * 5 * 120 + 2 * 3 * 4 * 10 + 15 * 2 * (2 * 2 * 2)
@@ -47,8 +48,8 @@ def test_rows_of_one_attention():
 
 def test_published_sizes():
     # Products of Qwen3-1.7B without its table: 28 x (2 x 2048 x 24 x 128 + 3 x 2048 x 6144).
-    assert device.MODELS[1].layer_weights == 1_409_286_144
-    assert [sizes.vocab for sizes in device.MODELS] == [151_936] * 2
+    assert device.MODELS[1].shape.layer_products == 1_409_286_144
+    assert [sizes.shape.vocab for sizes in device.MODELS] == [151_936] * 2
 
 
 def test_small_table_on_cpu():
