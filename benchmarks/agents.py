@@ -52,12 +52,13 @@ first step, s | a step, s | idle |
 
 def line(name: str, found: Found, alone: Found) -> str:
     """A row of the table."""
-    cells = [name]
-    for phase, between in (("rollout", f"{found['learned']:.0f}"), ("update", None)):
-        cells += [f"{found[phase]:.2f}", f"{found[phase] / alone[phase]:.2f}"]
-        cells += [between] if between else []
+    answering, learning = (
+        [f"{found[phase]:.2f}", f"{found[phase] / alone[phase]:.2f}"]
+        for phase in ("rollout", "update")
+    )
     idle = 1 - sum(found[phase] for phase in PHASES) / found["step"]
-    cells += [f"{found['first']:.1f}", f"{found['step']:.2f}", f"{idle:.0%}"]
+    step = [f"{found['first']:.1f}", f"{found['step']:.2f}", f"{idle:.0%}"]
+    cells = [name, *answering, f"{found['learned']:.0f}", *learning, *step]
     return f"| {' | '.join(cells)} |"
 
 

@@ -264,9 +264,8 @@ class Decoder(nnx.Module):
           ages: `[C]`, how many tokens each place of `generated` was written before the newest.
           num_generated: `[P]`, how many of the newest places hold a prompt's own responses.
           dtype: dtype of the activations.
-          layers: weights of every layer, from
-            `hacpo_jax.models.by_layer.layers_apart`; `prompt` and
-            `generated` are lists as well then, of what each layer has. None loops over stacked
+          layers: weights of every layer, from `hacpo_jax.models.by_layer.layers_apart`; `prompt`
+            and `generated` are lists as well then, of what each layer has. None loops over stacked
             layers.
 
         Returns:

@@ -233,8 +233,8 @@ def forward_flops(
 ) -> Forward:
     """One pass of all layers over prompts and answers to them."""
     width, whole = load.prompt_width, load.prompt_width + load.width
-    if attention == "xla":  # answers look at prompts' keys and their own
-        pairs = load.prompts * width * width + load.answers * load.width * whole
+    if attention == "xla":
+        pairs = load.pairs
     else:  # answers are rows of their own with a copy of their prompt
         pairs = load.prompts * width * (width + 1) + load.answers * whole * (whole + 1)
         pairs //= 2

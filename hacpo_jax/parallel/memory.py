@@ -353,6 +353,4 @@ def inside_bytes(model: ModelConfig, sizes: StepSizes, load: Load, mesh: MeshSiz
     scores of all pairs in float32 with their softmax."""
     if sizes.attention != "xla":
         return 0
-    width, whole = load.prompt_width, load.prompt_width + load.width
-    pairs = load.prompts * width * width + load.answers * load.width * whole
-    return share(model.num_heads, mesh.tensor) * pairs * (F32 + sizes.compute_bytes)
+    return share(model.num_heads, mesh.tensor) * load.pairs * (F32 + sizes.compute_bytes)

@@ -202,6 +202,12 @@ class Load:
         """Of both."""
         return self.prompt_tokens + self.answer_tokens
 
+    @property
+    def pairs(self) -> int:
+        """Of queries and keys, where answers meet their prompt's keys and their own."""
+        within = self.prompt_tokens * self.prompt_width
+        return within + self.answer_tokens * (self.prompt_width + self.width)
+
 
 @functools.lru_cache(maxsize=1024)
 def longest_loads(

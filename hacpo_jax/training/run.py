@@ -189,6 +189,8 @@ def prepare(
       training: whether there is training; without it no training problem is read,
         and training need not fit the devices.
 
+    On CPUs, whose arrays are host memory, this process returns freed memory from now on.
+
     Raises:
       UserError: something in the config cannot work.
     """
