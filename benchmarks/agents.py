@@ -21,6 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from peer_scripts import work
 from random_run import Stepper, random_config
 
+from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.training.run import Run, prepare
 
 Found = dict[str, float]
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4, help="agents of one group")
     parser.add_argument("--steps", type=int, default=3, help="that count, after two that do not")
     given = parser.parse_args()
+    compile_quickly_for_cpus()  # as the command line has it
     print(HEAD)
     alone = measure(work.SHAPES["small"], 1, given.steps)
     print(line("1", alone, alone))

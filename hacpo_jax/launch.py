@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hacpo_jax.cli.help import help_text
 from hacpo_jax.cli.words import parse
+from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.errors import HostError, UserError
 from hacpo_jax.hub_retries import tell_once
 from hacpo_jax.text import printable
@@ -21,6 +22,7 @@ def main(words: Sequence[str]) -> int:
     """
     # Only tokenizers and configs of transformers are used, so it need not miss torch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    compile_quickly_for_cpus()
     tell_once()
     command = None
     try:

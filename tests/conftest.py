@@ -21,7 +21,10 @@ import hypothesis
 import jax
 import pytest
 
+from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.training import places
+
+compile_quickly_for_cpus()
 
 # A busy machine must not fail a test; what takes time here is the first call, which compiles.
 hypothesis.settings.register_profile(

@@ -25,6 +25,7 @@ from random_run import Stepper, random_config
 
 from hacpo_jax.agents import initial_params
 from hacpo_jax.config import Config
+from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.parallel.plan import compile_job
 from hacpo_jax.parallel.plan_shapes import GroupShapes
 from hacpo_jax.rollout import answer, answer_keys
@@ -33,6 +34,7 @@ from hacpo_jax.training.run import Run, prepare
 
 
 def main() -> None:
+    compile_quickly_for_cpus()  # as the command line has it
     given = work.arguments(__doc__)
     with tempfile.TemporaryDirectory() as directory:
         report = _ROWS[given.row](given, Path(directory))

@@ -24,7 +24,8 @@ def free_port() -> int:
 def run(case: str, count: int) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of every process; all end within a minute."""
     port = free_port()
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"  # the last holds
+    environment = {**os.environ, "XLA_FLAGS": flags}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), case, str(i), str(count), str(port)],

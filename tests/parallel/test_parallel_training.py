@@ -48,9 +48,10 @@ def started(
     """
     path = home / "config.yaml"
     save_config(tiny_config(home / name, agents=agents, **SETTINGS), path)
+    devices = f"--xla_force_host_platform_device_count={4 // count}"
     environment = {
         **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // count}",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {devices}",  # the last holds
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(home / f"cache_{count}"),
     }
