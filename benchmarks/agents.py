@@ -6,21 +6,26 @@ A², and compiling not at all while agents are of one group, whose agents are ma
 program. Last come two agents of different groups, which is what two equal ones are compared with.
 
 Models are those of the `small` shape of `peers.py`, float32, random weights; times are medians of
-the steps that count. `idle` is the share of a step outside of its phases.
+the steps that count; `compiling` is that of the large programs, those of a second or more, and how
+many they are; `idle` is the share of a step outside of its phases.
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import jax
 from peer_scripts import work
 from random_run import Stepper, random_config
 
+from hacpo_jax.cli.compiles import EVENT, LEAST_SECONDS
 from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.training.run import Run, prepare
 
@@ -48,8 +53,8 @@ def main() -> None:
 
 HEAD = """\
 | agents | answering, s | against 1 | answers learned from | learning, s | against 1 | \
-first step, s | a step, s | idle |
-|---|---|---|---|---|---|---|---|---|"""
+compiling, s | programs | a step, s | idle |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def line(name: str, found: Found, alone: Found) -> str:
@@ -59,13 +64,14 @@ def line(name: str, found: Found, alone: Found) -> str:
         for phase in ("rollout", "update")
     )
     idle = 1 - sum(found[phase] for phase in PHASES) / found["step"]
-    step = [f"{found['first']:.1f}", f"{found['step']:.2f}", f"{idle:.0%}"]
-    cells = [name, *answering, f"{found['learned']:.0f}", *learning, *step]
+    compiling = [f"{found['compiling']:.1f}", f"{found['programs']:.0f}"]
+    step = [f"{found['step']:.2f}", f"{idle:.0%}"]
+    cells = [name, *answering, f"{found['learned']:.0f}", *learning, *compiling, *step]
     return f"| {' | '.join(cells)} |"
 
 
 def measure(shape: work.Shape, agents: int, steps: int, apart: bool = False) -> Found:
-    """Seconds of the phases of a step and of the first one, which compiles.
+    """Seconds of the phases of a step, and of compiling, for which no program is there before.
 
     Args:
       shape: of every agent's model.
@@ -73,6 +79,7 @@ def measure(shape: work.Shape, agents: int, steps: int, apart: bool = False) -> 
       steps: that count.
       apart: each agent is a group of its own.
     """
+    jax.clear_caches()
     kl = {"kl_coef": work.KL_COEF}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -88,10 +95,11 @@ def measure(shape: work.Shape, agents: int, steps: int, apart: bool = False) -> 
 def timed(run: Run, steps: int) -> Found:
     """Of the steps that count, the median; agents of one group share its phases."""
     make_step, rows, seconds = Stepper(run), [], []
-    for _ in range(steps + 2):
-        started = time.perf_counter()
-        rows.append(make_step())
-        seconds.append(time.perf_counter() - started)
+    with large_programs() as compiled:
+        for _ in range(steps + 2):
+            started = time.perf_counter()
+            rows.append(make_step())
+            seconds.append(time.perf_counter() - started)
     firsts = [group.agents[0].index for group in run.groups]
     found = {
         phase: statistics.median(sum(step[i][f"time/{phase}"] for i in firsts) for step in rows[2:])
@@ -99,7 +107,24 @@ def timed(run: Run, steps: int) -> Found:
     }
     learned = len(run.agents) ** 2 * work.STEP.rows
     step = statistics.median(seconds[2:])
-    return {**found, "learned": learned, "first": seconds[0], "step": step}
+    compiling = {"compiling": sum(compiled), "programs": len(compiled)}
+    return {**found, "learned": learned, **compiling, "step": step}
+
+
+@contextlib.contextmanager
+def large_programs() -> Iterator[list[float]]:
+    """Seconds of every large program that is compiled meanwhile."""
+    seconds: list[float] = []
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == EVENT and duration_secs >= LEAST_SECONDS:
+            seconds.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 if __name__ == "__main__":

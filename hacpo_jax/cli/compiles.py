@@ -7,7 +7,8 @@ import jax
 
 LEAST_SECONDS = 1.0
 """Programs that took less, many and small, are not told of."""
-_EVENT = "/jax/core/compile/backend_compile_duration"
+EVENT = "/jax/core/compile/backend_compile_duration"
+"""What JAX calls the seconds in which a program was compiled, or read from the cache."""
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
     seconds: list[float] = []  # appended to by several threads, which lists allow
 
     def listen(event: str, duration_secs: float, **details: str | int) -> None:
-        if event != _EVENT:
+        if event != EVENT:
             return
         seconds.append(duration_secs)
         if duration_secs >= LEAST_SECONDS:

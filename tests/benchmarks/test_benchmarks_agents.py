@@ -1,6 +1,7 @@
 """The benchmark of agents, in small."""
 
 import agents
+import jax
 import pytest
 from peer_scripts import work
 from random_run import random_config
@@ -20,12 +21,23 @@ def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart):
     # 2 agents with 2 answers to each of 2 prompts, all learned from by both.
     assert found["learned"] == 16
     phases = found["rollout"] + found["share"] + found["update"]
-    assert 0 < phases < found["step"] < found["first"]
+    assert 0 < phases < found["step"]
+
+
+def test_large_programs_are_counted():
+    """By the seconds that JAX tells of them."""
+    with agents.large_programs() as seconds:
+        for event, took in (("/jax/core/compile/backend_compile_duration", 2.0), ("/other", 9.0)):
+            jax.monitoring.record_event_duration_secs(event, took)
+        jax.monitoring.record_event_duration_secs(agents.EVENT, 0.5)
+    jax.monitoring.record_event_duration_secs(agents.EVENT, 3.0)
+    assert seconds == [2.0]
 
 
 def test_a_line_of_the_table():
-    alone = {"rollout": 2.0, "share": 0.5, "update": 1.0, "learned": 32, "first": 9.0, "step": 4.0}
-    two = {"rollout": 3.0, "share": 1.0, "update": 5.0, "learned": 128, "first": 12.0, "step": 10.0}
-    expected = "| 2 | 3.00 | 1.50 | 128 | 5.00 | 5.00 | 12.0 | 10.00 | 10% |"
+    alone = {"rollout": 2.0, "share": 0.5, "update": 1.0, "learned": 32, "step": 4.0}
+    two = {"rollout": 3.0, "share": 1.0, "update": 5.0, "learned": 128, "step": 10.0}
+    two |= {"compiling": 12.0, "programs": 7}
+    expected = "| 2 | 3.00 | 1.50 | 128 | 5.00 | 5.00 | 12.0 | 7 | 10.00 | 10% |"
     assert agents.line("2", two, alone) == expected
     assert agents.HEAD.splitlines()[0].count("|") == expected.count("|")
