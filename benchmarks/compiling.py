@@ -31,6 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", metavar="key=value", help="of the quickstart")
     settings = parser.parse_args().settings
+    if any(word.startswith("run_dir=") for word in settings):
+        parser.error("run_dir=...: each run has a directory of its own; leave it out")
     print("| | programs | s to compile or read | s in all | median s of an update, later half |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +48,7 @@ def run_once(run: Path, programs: Path, flag: str, settings: Sequence[str]) -> l
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(programs),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}",
+        "XLA_FLAGS": flag,
     }
     command = [sys.executable, "-m", "hacpo_jax.launch", f"run_dir={run}", *settings]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

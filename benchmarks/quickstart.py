@@ -12,6 +12,7 @@ from pathlib import Path
 
 from collaboration_study.results import cross_ratios
 
+from hacpo_jax.errors import UserError
 from hacpo_jax.report import read_log
 
 
@@ -19,7 +20,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     changes: dict[str, list[float]] = {}
-    rows = [row_of(directory, changes) for directory in parser.parse_args().runs]
+    try:
+        rows = [row_of(directory, changes) for directory in parser.parse_args().runs]
+    except UserError as error:
+        parser.error(str(error))
     titles = [f"{agent}, held-out %" for agent in changes]
     heading = ["run", *titles, "cross ratio", "peers' answers with a gradient", "seconds"]
     means = [f"**{statistics.fmean(values):+.1f} points**" for values in changes.values()]

@@ -1,4 +1,4 @@
-"""XLA's older way of writing code for CPUs, which takes half as long and runs as fast."""
+"""XLA's older way of writing code for CPUs, which takes less time and runs as fast."""
 
 import importlib.metadata
 import os
@@ -14,12 +14,14 @@ LAST_KNOWN_TO = (0, 10, 2)
 def compile_quickly_for_cpus() -> None:
     """Have this process, whose JAX has not started, and its children compile so on CPUs.
 
-    Nothing is set where the environment says otherwise, where there may be an accelerator, whose
-    compiler reads the same flags, and for a jaxlib newer than `LAST_KNOWN_TO`.
-    `benchmarks/compiling.py` compares the two.
+    Nothing is set where the environment says otherwise or names a file of flags, where there may be
+    an accelerator, whose compiler reads the same flags, and for a jaxlib newer than
+    `LAST_KNOWN_TO`. `benchmarks/compiling.py` compares the two.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if FLAG not in flags and _works_on_cpus() and _jaxlib() <= LAST_KNOWN_TO:
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if FLAG in flags or not (flags.startswith("--") or flags == ""):
+        return
+    if _works_on_cpus() and _jaxlib() <= LAST_KNOWN_TO:
         os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=false".strip()
 
 

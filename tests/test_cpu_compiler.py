@@ -38,6 +38,8 @@ def test_it_is_told_beside_other_flags_and_once(flags):
 
 def test_what_the_environment_says_stays(flags):
     assert flags(XLA_FLAGS=f"{FLAG}=true") == f"{FLAG}=true"
+    assert flags(XLA_FLAGS="/a/file") == "/a/file"  # XLA would look for "/a/file --xla..."
+    assert flags(XLA_FLAGS=" ") == f"{FLAG}=false"
 
 
 def test_accelerators_and_newer_compilers_are_left_alone(flags):
