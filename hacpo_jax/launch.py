@@ -11,6 +11,7 @@ from hacpo_jax.cli.words import parse
 from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.errors import HostError, UserError
 from hacpo_jax.hub_retries import tell_once
+from hacpo_jax.interrupts import raise_again
 from hacpo_jax.text import printable
 
 INTERRUPTED = 130
@@ -63,4 +64,5 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    raise_again()
     leave(main(sys.argv[1:]))
