@@ -2,21 +2,20 @@
 
 Every agent answers 8 prompts of 32 tokens 4 times with 64 tokens and learns from the answers of
 all: answering should grow with their number A, learning with the answers learned from, which are
-A², and compiling not at all while agents are of one group, whose agents are mapped over by one
-program. Last come two agents of different groups, which is what two equal ones are compared with.
+A². Agents of one group are mapped over by one program, which does not grow with them; three and
+more have mini-batches of fewer prompts, which take further programs. Last come two agents of
+different groups, which is what two equal ones are compared with.
 
 Models are those of the `small` shape of `peers.py`, float32, random weights; times are medians of
-the steps that count; `compiling` is that of the large programs, those of a second or more, and how
-many they are; `idle` is the share of a step outside of its phases.
+the steps that count. `compiling` and `programs` are the seconds and the number of large programs,
+those of a second or more; `idle` is the share of a step outside of its phases.
 """
 
 import argparse
-import contextlib
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -25,7 +24,7 @@ import jax
 from peer_scripts import work
 from random_run import Stepper, random_config
 
-from hacpo_jax.cli.compiles import EVENT, LEAST_SECONDS
+from hacpo_jax.cli.compiles import LEAST_SECONDS, listening
 from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.training.run import Run, prepare
 
@@ -94,8 +93,8 @@ def measure(shape: work.Shape, agents: int, steps: int, apart: bool = False) -> 
 
 def timed(run: Run, steps: int) -> Found:
     """Of the steps that count, the median; agents of one group share its phases."""
-    make_step, rows, seconds = Stepper(run), [], []
-    with large_programs() as compiled:
+    make_step, rows, seconds, compiled = Stepper(run), [], [], []
+    with listening(lambda _, took: compiled.append(took)):
         for _ in range(steps + 2):
             started = time.perf_counter()
             rows.append(make_step())
@@ -107,24 +106,9 @@ def timed(run: Run, steps: int) -> Found:
     }
     learned = len(run.agents) ** 2 * work.STEP.rows
     step = statistics.median(seconds[2:])
-    compiling = {"compiling": sum(compiled), "programs": len(compiled)}
+    large = [took for took in compiled if took >= LEAST_SECONDS]
+    compiling = {"compiling": sum(large), "programs": len(large)}
     return {**found, "learned": learned, **compiling, "step": step}
-
-
-@contextlib.contextmanager
-def large_programs() -> Iterator[list[float]]:
-    """Seconds of every large program that is compiled meanwhile."""
-    seconds: list[float] = []
-
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == EVENT and duration_secs >= LEAST_SECONDS:
-            seconds.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seconds
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 if __name__ == "__main__":

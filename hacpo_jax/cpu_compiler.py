@@ -1,8 +1,10 @@
-"""XLA's older way of writing code for CPUs, which takes less time and runs as fast."""
+"""XLA's older way of writing code for CPUs, which takes less time."""
 
 import importlib.metadata
 import os
 from importlib.util import find_spec
+
+import jaxlib.version
 
 FLAG = "--xla_cpu_use_fusion_emitters"
 """Whether each fusion goes through MLIR, an emitter that is newer than the one it replaces."""
@@ -21,7 +23,7 @@ def compile_quickly_for_cpus() -> None:
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if FLAG in flags or not (flags.startswith("--") or flags == ""):
         return
-    if _works_on_cpus() and _jaxlib() <= LAST_KNOWN_TO:
+    if _works_on_cpus() and jaxlib.version.__version_info__ <= LAST_KNOWN_TO:
         os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=false".strip()
 
 
@@ -31,8 +33,3 @@ def _works_on_cpus() -> bool:
         return platforms == "cpu"
     plugins = importlib.metadata.entry_points(group="jax_plugins")
     return not plugins and find_spec("libtpu") is None
-
-
-def _jaxlib() -> tuple[int, ...]:
-    numbers = importlib.metadata.version("jaxlib").split(".")[:3]
-    return tuple(int("".join(filter(str.isdigit, number)) or 0) for number in numbers)

@@ -4,18 +4,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from hacpo_jax.cli.help import help_text
 from hacpo_jax.cli.words import parse
 from hacpo_jax.cpu_compiler import compile_quickly_for_cpus
 from hacpo_jax.errors import HostError, UserError
 from hacpo_jax.hub_retries import tell_once
-from hacpo_jax.interrupts import raise_again
+from hacpo_jax.interrupts import INTERRUPTED, leave, raise_again
 from hacpo_jax.text import printable
-
-INTERRUPTED = 130
-"""What shells give a command that was interrupted: 128 and the signal's number."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -48,19 +44,6 @@ def main(words: Sequence[str]) -> int:
         hint = "; the same command goes on from the last checkpoint" if trains else ""
         print(f"interrupted{hint}", file=sys.stderr)
         return INTERRUPTED
-
-
-def leave(code: int) -> NoReturn:
-    """End this process; everything that was opened has been closed.
-
-    Interrupted it ends at once: a program may be compiled or run still, and taking Python down
-    beneath it is a segmentation fault at times.
-    """
-    if code == INTERRUPTED:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -59,3 +59,12 @@ case $accelerator in
 '' | cuda | tpu) ;;
 *) fail "HACPO_EXTRA = '$accelerator': must be empty (CPU), cuda or tpu" ;;
 esac
+
+# Unless this environment is for an accelerator: the test extras bring a compiler for TPUs, which JAX
+# would take for one.
+use_cpu_by_default() {
+    local stamps=$root/.venv/.installed
+    if [[ -z $accelerator && ! -e $stamps-cuda && ! -e $stamps-tpu ]]; then
+        export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
+    fi
+}

@@ -9,8 +9,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 help_first "$@"
 make_venv
 install_project "$accelerator"
-# The test extras bring a compiler for TPUs, which JAX would take for one.
-if [[ -z $accelerator && ! -e $root/.venv/.installed-cuda && ! -e $root/.venv/.installed-tpu ]]; then
-    export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
-fi
+use_cpu_by_default
 exec "$venv_python" -m hacpo_jax.launch "$@"

@@ -5,22 +5,23 @@ import os
 import subprocess
 import sys
 
+import jaxlib.version
 import pytest
 
 from hacpo_jax import cpu_compiler
-from hacpo_jax.cpu_compiler import FLAG, LAST_KNOWN_TO, compile_quickly_for_cpus
+from hacpo_jax.cpu_compiler import FLAG, compile_quickly_for_cpus
 
 
 @pytest.fixture
 def flags(monkeypatch):
-    """Gives the flags after a call in an environment of these variables with such a jaxlib."""
+    """Gives the flags after a call with such a release of jaxlib and such variables."""
 
-    def after(jaxlib: str = "0.10.2", plugins: tuple = (), **variables: str) -> str | None:
+    def after(release: tuple = (0, 10, 2), plugins: tuple = (), **variables: str) -> str | None:
         for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(importlib.metadata, "version", lambda name: jaxlib)
+        monkeypatch.setattr(jaxlib.version, "__version_info__", release)
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: plugins)
         monkeypatch.setattr(cpu_compiler, "find_spec", lambda name: None)
         compile_quickly_for_cpus()
@@ -47,10 +48,8 @@ def test_accelerators_and_newer_compilers_are_left_alone(flags):
     assert flags(JAX_PLATFORMS="tpu,cpu") is None
     assert flags(plugins=("cuda",)) is None
     assert flags(plugins=("cuda",), JAX_PLATFORMS="cpu") == f"{FLAG}=false"
-    assert flags("0.10.2.dev3") == flags("0.10.1") == f"{FLAG}=false"
-    assert flags("0.10.3") is None
-    assert flags("0.11") is None
-    assert LAST_KNOWN_TO == (0, 10, 2)
+    assert flags((0, 10, 1)) == f"{FLAG}=false"
+    assert flags((0, 10, 3)) is flags((0, 11, 0)) is None
 
 
 def test_xla_takes_the_flag():

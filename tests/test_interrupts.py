@@ -24,7 +24,9 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-LEFT = "from hacpo_jax.launch import leave; import atexit; atexit.register(print, 'taken down');"
+LEFT = (
+    "from hacpo_jax.interrupts import leave; import atexit; atexit.register(print, 'taken down');"
+)
 
 
 def run(code: str) -> subprocess.CompletedProcess:
@@ -45,5 +47,5 @@ def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(raised, seconds
 
 @pytest.mark.parametrize(("code", "out"), [(130, "said"), (2, "said\ntaken down")])
 def test_an_interrupted_process_ends_at_once_with_what_it_has_said(code, out):
-    found = run(f"{LEFT} print('said'); leave({code})")
+    found = run(LEFT.format(code=code))
     assert (found.returncode, found.stdout.strip()) == (code, out)

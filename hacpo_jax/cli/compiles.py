@@ -7,8 +7,27 @@ import jax
 
 LEAST_SECONDS = 1.0
 """Programs that took less, many and small, are not told of."""
-EVENT = "/jax/core/compile/backend_compile_duration"
-"""What JAX calls the seconds in which a program was compiled, or read from the cache."""
+_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+@contextlib.contextmanager
+def listening(hear: Callable[[str, float], None]) -> Iterator[None]:
+    """Hear of every program that is compiled, or read from the cache, meanwhile.
+
+    Args:
+      hear: is given its name and the seconds that it took; from any thread that compiles.
+    """
+
+    def listen(event: str, duration_secs: float, **details: str | int) -> None:
+        if event == _EVENT:
+            name = str(details.get("fun_name", "a program")).removeprefix("jit(").rstrip(")")
+            hear(name, duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @contextlib.contextmanager
@@ -21,18 +40,14 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
     """
     seconds: list[float] = []  # appended to by several threads, which lists allow
 
-    def listen(event: str, duration_secs: float, **details: str | int) -> None:
-        if event != EVENT:
-            return
-        seconds.append(duration_secs)
-        if duration_secs >= LEAST_SECONDS:
-            name = str(details.get("fun_name", "a program")).removeprefix("jit(").rstrip(")")
-            tell(f"compiled {name} in {duration_secs:.0f} s")
+    def hear(name: str, took: float) -> None:
+        seconds.append(took)
+        if took >= LEAST_SECONDS:
+            tell(f"compiled {name} in {took:.0f} s")
 
-    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        yield
+        with listening(hear):
+            yield
     finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
         if seconds:
             tell(f"{len(seconds)} programs compiled or read in {sum(seconds):.0f} s together")

@@ -1,7 +1,6 @@
 """The benchmark of agents, in small."""
 
 import agents
-import jax
 import pytest
 from peer_scripts import work
 from random_run import random_config
@@ -22,16 +21,6 @@ def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart):
     assert found["learned"] == 16
     phases = found["rollout"] + found["share"] + found["update"]
     assert 0 < phases < found["step"]
-
-
-def test_large_programs_are_counted():
-    """By the seconds that JAX tells of them."""
-    with agents.large_programs() as seconds:
-        for event, took in (("/jax/core/compile/backend_compile_duration", 2.0), ("/other", 9.0)):
-            jax.monitoring.record_event_duration_secs(event, took)
-        jax.monitoring.record_event_duration_secs(agents.EVENT, 0.5)
-    jax.monitoring.record_event_duration_secs(agents.EVENT, 3.0)
-    assert seconds == [2.0]
 
 
 def test_a_line_of_the_table():

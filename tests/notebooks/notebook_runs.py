@@ -67,8 +67,9 @@ def _run(notebook: NotebookNode, folder: Path, settings: Mapping[str, str]) -> N
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    environment = dict(os.environ) | {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
         "HF_HUB_OFFLINE": "1",
         "IPYTHONDIR": str(folder / ".ipython"),
         "JAX_PLATFORMS": "cpu",

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from child_flags import xla_flags
 
 from hacpo_jax.errors import UserError
 from hacpo_jax.parallel.hosts import ALONE, Flags, Limits, start
@@ -24,8 +25,7 @@ def free_port() -> int:
 def run(case: str, count: int) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of every process; all end within a minute."""
     port = free_port()
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"  # the last holds
-    environment = {**os.environ, "XLA_FLAGS": flags}
+    environment = {**os.environ, "XLA_FLAGS": xla_flags(1)}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), case, str(i), str(count), str(port)],

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from child_flags import xla_flags
 from tiny_runs import tiny_config
 
 from hacpo_jax.config import save_config
@@ -48,10 +49,9 @@ def started(
     """
     path = home / "config.yaml"
     save_config(tiny_config(home / name, agents=agents, **SETTINGS), path)
-    devices = f"--xla_force_host_platform_device_count={4 // count}"
     environment = {
         **os.environ,
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {devices}",  # the last holds
+        "XLA_FLAGS": xla_flags(4 // count),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(home / f"cache_{count}"),
     }
