@@ -24,9 +24,13 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-LEFT = (
-    "from hacpo_jax.interrupts import leave; import atexit; atexit.register(print, 'taken down');"
-)
+LEFT = """
+import atexit
+from hacpo_jax.interrupts import leave
+atexit.register(print, "taken down")
+print("said")
+leave({code})
+"""
 
 
 def run(code: str) -> subprocess.CompletedProcess:
