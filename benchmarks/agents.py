@@ -2,9 +2,8 @@
 
 Every agent answers 8 prompts of 32 tokens 4 times with 64 tokens and learns from the answers of
 all: answering should grow with their number A, learning with the answers learned from, which are
-A². Agents of one group are mapped over by one program, which does not grow with them; three and
-more have mini-batches of fewer prompts, which take further programs. Last come two agents of
-different groups, which is what two equal ones are compared with.
+A². Agents of one group are mapped over by one program, which does not grow with them. Last come two
+agents of different groups, which is what two equal ones are compared with.
 
 Models are those of the `small` shape of `peers.py`, float32, random weights; times are medians of
 the steps that count. `compiling` and `programs` are the seconds and the number of large programs,

@@ -238,11 +238,12 @@ class GroupShapes:
         laid = lay_rows(prompts, layout.local_rows, size)
         lengths, prompt_of = np.where(laid.answers < 0, 0, width), laid.prompt_of
         prompt_width = bucket(self.run.config.task.max_prompt_tokens)
-        cuts = make_cuts(lengths, prompt_of, prompt_width, row_tokens(tokens, layout), width)
-        cut = max(cuts, key=lambda cut: load_of(cut, prompt_width).tokens)
         count, i32 = int(prompt_of.max()) + 1, jnp.int32
+        room = (count, prompt_width)
+        cuts = make_cuts(lengths, prompt_of, room, row_tokens(tokens, layout), width)
+        cut = max(cuts, key=lambda cut: load_of(cut, prompt_width).tokens)
         answers = Answers(
-            prompts=self._array((count, prompt_width), i32),
+            prompts=self._array(room, i32),
             prompt_lengths=self._array((count,), i32),
             responses=self._array((size, width), i32),
             response_lengths=self._array((size,), i32),

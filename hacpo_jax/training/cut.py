@@ -93,14 +93,17 @@ def cut_updates(
         mine[f"prompt_of/{u}"] = np.stack([lie.prompt_of for lie in laid[u]])
     parts = gather_arrays(run.hosts, f"{name}: lengths", mine)
 
+    lengths, prompt_of = (
+        [np.concatenate([part[f"{key}/{u}"] for part in parts], axis=1) for u in range(len(laid))]
+        for key in ("lengths", "prompt_of")
+    )
+    # The same for all updates, though those of several peers' answers to a prompt have fewer.
+    prompts = max(int(places.max(initial=0)) + 1 for places in prompt_of)
+
     def batches() -> Iterator[tuple[MiniBatch, list[Cut]]]:
-        for u, (of_learners, lie) in enumerate(zip(local, laid, strict=True)):
-            lengths, prompt_of = (
-                np.concatenate([part[f"{key}/{u}"] for part in parts], axis=1)
-                for key in ("lengths", "prompt_of")
-            )
-            batch = mini_batch(views, of_learners, lie, int(prompt_of.max(initial=0)) + 1)
-            yield batch, cut_answers(run, group, batch.answers, lengths, prompt_of)
+        for pairs, rows, known, places in zip(local, laid, lengths, prompt_of, strict=True):
+            batch = mini_batch(views, pairs, rows, prompts)
+            yield batch, cut_answers(run, group, batch.answers, known, places)
 
     return batches()
 
@@ -117,11 +120,11 @@ def cut_answers(
       lengths: `[A, all R, N]` of the answers of all processes.
       prompt_of: likewise which of its row's prompts each is to.
     """
-    layout = run.layout(group)
+    layout, (*_, count, prompt_width) = run.layout(group), answers.prompts.shape
     cuts = make_cuts(
         lengths,
         prompt_of,
-        prompt_width=answers.prompts.shape[-1],
+        prompts=(count, prompt_width),
         tokens=row_tokens(run.config.training.micro_batch_tokens, layout),
         widest=answers.responses.shape[-1],
     )

@@ -29,7 +29,7 @@ FINEST = 4
 """Answers of which a micro-batch may have any number; beyond, it is a bucket."""
 
 FEW = 128
-"""Padding that is not worth a micro-batch more."""
+"""Tokens of padding that are not worth a micro-batch more, or another shape."""
 
 OVERHEAD = 512
 """Tokens that one more micro-batch costs as much as: gradients are read and written once more.
@@ -139,17 +139,21 @@ def width_of(length: int) -> int:
 
 
 def make_cuts(
-    lengths: np.ndarray, prompt_of: np.ndarray, prompt_width: int, tokens: int, widest: int
+    lengths: np.ndarray,
+    prompt_of: np.ndarray,
+    prompts: tuple[int, int],
+    tokens: int,
+    widest: int,
 ) -> list[Cut]:
     """The micro-batches of all rows of all agents.
 
     Few shapes come out whatever the lengths: numbers of answers are buckets, or all; numbers of
-    prompts are halves of as many as there may be.
+    prompts are as many as there may be, and halves of it where that saves more than `FEW` tokens.
 
     Args:
       lengths: `[..., N]` of the answers of every row; those of length 0 are left out.
       prompt_of: `[..., N]` which of its row's prompts each answer is to.
-      prompt_width: S.
+      prompts: P and S of the array that holds a row's prompts.
       tokens: at most so many in one row of a micro-batch, padding and prompts included, unless a
         single answer has more.
       widest: T, tokens of the array that holds the answers.
@@ -164,11 +168,11 @@ def make_cuts(
     by_length = np.argsort(-lengths, axis=1, kind="stable")
     found = []
     for order, padding in ((by_prompt, 1.0), (by_length, PADDING)):
-        cutter = _Cutter(order, counts, lengths, prompt_of, prompt_width, tokens, widest, padding)
+        cutter = _Cutter(order, counts, lengths, prompt_of, *prompts, tokens, widest, padding)
         found.append(list(cutter.cuts()))
 
     def cost(cuts: list[Cut]) -> int:
-        return sum(load_of(cut, prompt_width).tokens + OVERHEAD for cut in cuts)
+        return sum(load_of(cut, prompts[1]).tokens + OVERHEAD for cut in cuts)
 
     def shaped(values) -> Any:
         return values.reshape(*lead, values.shape[-1])
@@ -230,7 +234,9 @@ def longest_loads(
     """
     laid = lay_rows(np.arange(answers) // samples, rows, -(-answers // rows))
     lengths = np.where(laid.answers < 0, 0, width)
-    cuts = make_cuts(lengths, laid.prompt_of, prompt_width, max(tokens // rows, 1), width)
+    prompt_of = laid.prompt_of
+    prompts = (int(prompt_of.max(initial=0)) + 1, prompt_width)
+    cuts = make_cuts(lengths, prompt_of, prompts, max(tokens // rows, 1), width)
     return tuple(load_of(cut, prompt_width) for cut in cuts)
 
 
@@ -247,6 +253,7 @@ class _Cutter:
     counts: np.ndarray
     lengths: np.ndarray
     prompt_of: np.ndarray
+    num_prompts: int
     prompt_width: int
     tokens: int
     widest: int
@@ -282,14 +289,24 @@ class _Cutter:
         chosen = self.order[:, np.minimum(places, self.order.shape[1] - 1)]
         prompts = np.where(inside, np.take_along_axis(self.prompt_of, chosen, axis=1), -1)
         lengths = np.where(inside, np.take_along_axis(self.lengths, chosen, axis=1), 0)
-        most = min(size, int(self.prompt_of.max(initial=0)) + 1)
         load = Load(
-            prompts=_halved(most, int(_distinct(prompts).max(initial=1))),
+            prompts=min(size, self.num_prompts),
             prompt_width=self.prompt_width,
             answers=size,
             width=min(width_of(int(lengths.max(initial=1))), self.widest),
         )
+        load = self._with_prompts(load, int(_distinct(prompts).max(initial=1)))
         return _Piece(np.where(inside, chosen, -1), prompts, lengths, load)
+
+    def _with_prompts(self, load: Load, needed: int) -> Load:
+        """With half the prompts, again and again, while these are enough and that is worth another
+        shape, which does not depend on `needed`."""
+        less = dataclasses.replace(load, prompts=-(-load.prompts // 2))
+        saved = load.tokens - less.tokens
+        wanted = saved > FEW or load.tokens > self.tokens
+        if saved and wanted and needed <= less.prompts:
+            return self._with_prompts(less, needed)
+        return load
 
     def _cut(self, piece: "_Piece") -> Cut:
         rows = Rows(piece.answers, piece.prompts)
@@ -320,13 +337,6 @@ def _sizes(left: int, total: int) -> list[int]:
     while sizes[-1] < left:
         sizes.append(sizes[-1] + 1 if sizes[-1] < FINEST else bucket(sizes[-1] + 1))
     return [min(size, total) for size in reversed(sizes)]
-
-
-def _halved(most: int, needed: int) -> int:
-    """The least that `most` halved again and again gives and that is enough."""
-    while -(-most // 2) >= needed and most > 1:
-        most = -(-most // 2)
-    return most
 
 
 def _distinct(numbers: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ def test_every_answer_with_a_token_is_cut_once_with_its_own_prompt(data):
     lengths = rng.integers(0, 200, (2, rows, size)) * rng.integers(0, 2, (2, rows, size))
     prompt_of = np.sort(rng.integers(0, prompts, (2, rows, size)), axis=-1)
     widest = max(int(lengths.max()), 4)
-    cuts = make_cuts(lengths, prompt_of, prompt_width, tokens, widest)
+    cuts = make_cuts(lengths, prompt_of, (prompts, prompt_width), tokens, widest)
     for a, r in np.ndindex(2, rows):
         seen = []
         for cut in cuts:
@@ -51,7 +51,7 @@ def test_little_is_padding_where_lengths_differ(samples, prompts, mean):
     rng = np.random.default_rng(prompts)
     lengths = np.clip(rng.exponential(mean, prompts * samples), 1, 8 * mean).astype(int)[None]
     prompt_of = np.repeat(np.arange(prompts), samples)[None]
-    cuts = make_cuts(lengths, prompt_of, 4, 32 * 8 * mean, 8 * mean)
+    cuts = make_cuts(lengths, prompt_of, (prompts, 4), 32 * 8 * mean, 8 * mean)
     loads = [load_of(cut, 4) for cut in cuts]
     made = sum(load.answer_tokens for load in loads)
     # The last may have filler besides.
@@ -67,7 +67,7 @@ def test_answers_of_one_length_are_taken_prompt_by_prompt():
     lengths = np.full((1, 32), 64)
 
     def loads(tokens: int) -> list[Load]:
-        return [load_of(cut, 32) for cut in make_cuts(lengths, prompt_of, 32, tokens, 64)]
+        return [load_of(cut, 32) for cut in make_cuts(lengths, prompt_of, (8, 32), tokens, 64)]
 
     assert loads(10_000) == [Load(8, 32, 32, 64)]
     assert loads(4 * 288) == 2 * [Load(4, 32, 16, 64)]
@@ -81,7 +81,7 @@ def test_long_prompts_are_computed_once_whatever_the_lengths():
     """8 prompts of 4,096 tokens whose answers have 1 to 64: padding costs less than a prompt."""
     lengths = np.random.default_rng(0).integers(1, 65, (1, 64))
     prompt_of = np.repeat(np.arange(8), 8)[None]
-    cuts = make_cuts(lengths, prompt_of, 4096, 100_000, 64)
+    cuts = make_cuts(lengths, prompt_of, (8, 4096), 100_000, 64)
     assert sum(load_of(cut, 4096).prompts for cut in cuts) == 8
 
 
@@ -91,8 +91,20 @@ def test_few_fillers_are_not_worth_another_shape():
     Their own padding is 240 of 2,048 + 512 tokens, less than 12%, and with filler more than that.
     """
     lengths = np.repeat([40, 4, 3], [32, 240, 240])[None]
-    cuts = make_cuts(lengths, np.arange(512)[None] % 64, 8, 16_384, 40)
+    cuts = make_cuts(lengths, np.arange(512)[None] % 64, (64, 8), 16_384, 40)
     assert [load_of(cut, 8) for cut in cuts] == [Load(32, 8, 32, 40), Load(64, 8, 512, 4)]
+
+
+@pytest.mark.parametrize(("width", "expected"), [(32, {8}), (33, {8, 4}), (129, {8, 4, 2, 1})])
+def test_fewer_prompts_are_another_shape_where_that_saves_much(width, expected):
+    """Half of 8 prompts of 32 tokens is `FEW`; 32 answers to 1, 2, ... 8 prompts."""
+    found = set()
+    for count in range(1, 9):
+        prompt_of = np.arange(32)[None] * count // 32
+        (cut,) = make_cuts(np.full((1, 32), 64), prompt_of, (8, width), 10_000, 64)
+        assert cut.prompts.shape[-1] >= count
+        found.add(cut.prompts.shape[-1])
+    assert found == expected
 
 
 def test_shapes_are_few_whatever_the_lengths():
@@ -101,7 +113,7 @@ def test_shapes_are_few_whatever_the_lengths():
     prompt_of = np.repeat(np.arange(8), 4)[None]
     for _ in range(500):
         lengths = rng.integers(1, rng.integers(2, 65), (1, 32))
-        for cut in make_cuts(lengths, prompt_of, 32, 10_000, 64):
+        for cut in make_cuts(lengths, prompt_of, (8, 32), 10_000, 64):
             shapes.add(load_of(cut, 32))
     assert {load.width for load in shapes} <= {4, 6, 8, 12, *range(16, 33, 4), *range(40, 65, 8)}
     assert len(shapes) < 60
@@ -131,4 +143,4 @@ def test_rows_hold_about_as_many_answers_side_by_side_by_prompt(count, rows):
 
 
 def test_a_mini_batch_without_a_token_is_not_cut():
-    assert make_cuts(np.zeros((1, 2, 6), int), np.zeros((1, 2, 6), int), 8, 100, 4) == []
+    assert make_cuts(np.zeros((1, 2, 6), int), np.zeros((1, 2, 6), int), (1, 8), 100, 4) == []

@@ -90,7 +90,7 @@ def batch_of(name: str, rows: int = 1):
 def cut(batch, tokens: int):
     """Its micro-batches of at most so many tokens in a row."""
     answers = batch.answers
-    sizes = (answers.prompts.shape[-1], tokens, answers.responses.shape[-1])
+    sizes = (answers.prompts.shape[-2:], tokens, answers.responses.shape[-1])
     return make_cuts(answers.response_lengths, answers.prompt_of, *sizes)
 
 
