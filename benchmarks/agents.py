@@ -38,6 +38,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=4, help="agents of one group")
     parser.add_argument("--steps", type=int, default=3, help="that count, after two that do not")
     given = parser.parse_args()
+    for name in ("most", "steps"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name} {getattr(given, name)}: must be 1 or more")
     compile_quickly_for_cpus()  # as the command line has it
     print(HEAD)
     alone = measure(work.SHAPES["small"], 1, given.steps)

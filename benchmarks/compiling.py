@@ -16,9 +16,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from hacpo_jax.cli.configs import find_config
+from hacpo_jax.config import load_config
 from hacpo_jax.cpu_compiler import FLAG
+from hacpo_jax.errors import UserError
 from hacpo_jax.report import read_log
 
+HEAD = """\
+| | programs | s to compile or read | s in all | median s of an update, later half |
+|---|---|---|---|---|"""
+REFUSED = 2
+"""What the command line exits with for bad input."""
 CASES = (
     ("XLA's own choice, empty cache", "true", "theirs"),
     ("older emitters, empty cache", "false", "ours"),
@@ -33,12 +41,16 @@ def main() -> None:
     settings = parser.parse_args().settings
     if any(word.startswith("run_dir=") for word in settings):
         parser.error("run_dir=...: each run has a directory of its own; leave it out")
-    print("| | programs | s to compile or read | s in all | median s of an update, later half |")
-    print("|---|---|---|---|---|")
+    try:
+        load_config(find_config("quickstart"), settings)
+    except UserError as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory() as directory:
         for i, (name, emitters, cache) in enumerate(CASES):
             run, programs = Path(directory, f"run{i}"), Path(directory, cache)
             cells = run_once(run, programs, f"{FLAG}={emitters}", settings)
+            if i == 0:  # what only a run finds wrong with the settings is told without a table
+                print(HEAD)
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
@@ -53,6 +65,8 @@ def run_once(run: Path, programs: Path, flag: str, settings: Sequence[str]) -> l
     command = [sys.executable, "-m", "hacpo_jax.launch", f"run_dir={run}", *settings]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     told = _TOLD.search(found.stdout)
+    if found.returncode == REFUSED:
+        sys.exit(found.stderr.strip().splitlines()[-1])
     if found.returncode or told is None:
         sys.exit(f"{' '.join(command)} ended with {found.returncode}\n{found.stderr[-2000:]}")
     seconds = json.loads((run / "summary.json").read_text(encoding="utf-8"))["seconds"]

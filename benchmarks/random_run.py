@@ -79,11 +79,14 @@ def random_config(
     ]
     problems.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     source = {"kind": "jsonl", "path": str(problems), "prompt": "prompt", "answer": "answer"}
+    # A benchmark is asked for, and must not be among the problems that are learned.
+    measured = directory / "measured.jsonl"
+    measured.write_text(json.dumps({"prompt": "a", "answer": "0"}) + "\n", encoding="utf-8")
     data: dict[str, Any] = {
         "run_dir": str(directory / "run"),
         "task": {
             "train": source,
-            "eval": {"none": source},
+            "eval": {"none": source | {"path": str(measured)}},
             "verifier": {"name": [_REWARD], "workers": 1},
             "max_prompt_tokens": batch.prompt,
         },

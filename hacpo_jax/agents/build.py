@@ -69,7 +69,9 @@ def saved_agents(
     for index, config in enumerate(configs):
         field, home = f"agents.{index}", saved / config.name
         if not home.is_dir():
-            remedy = f"lacks {saved.name}/{config.name}, which a run writes at its start"
+            remedy = (
+                f"lacks {saved.name}/{config.name}, which a run writes at its start; put it back"
+            )
             raise UserError("run directory", str(saved.parent), remedy)
         model = load_config(home, f"{field}.model", longest=longest)
         tokenizer = _load_tokenizer(field, config, home, stops=home)
@@ -124,11 +126,11 @@ def make_agent(
         raise UserError(
             f"{field}.tokenizer",
             config.tokenizer if isinstance(config.tokenizer, str | None) else config.tokenizer.kind,
-            f"knows {tokenizer.size} ids and the model {model.vocab_size}; use the model's own",
+            f"knows {tokenizer.size} ids and the model {model.vocab_size}; null is the model's own",
         )
     if config.lora is not None:
         if config.lora.rank > model.hidden_size:
-            remedy = f"an adapter has at most hidden_size = {model.hidden_size}"
+            remedy = f"must be at most the model's hidden_size, {model.hidden_size}"
             raise UserError(f"{field}.lora.rank", config.lora.rank, remedy)
         lora = Lora(config.lora.rank, config.lora.alpha, config.lora.targets)
         model = dataclasses.replace(model, lora=lora)
@@ -151,7 +153,7 @@ def _tokenizer(
     chosen = config.tokenizer
     if isinstance(chosen, NewTokenizer):
         if config.chat:
-            remedy = "a tokenizer made from the task has no chat template; use null or false"
+            remedy = "a tokenizer made from the task has no chat template; set it to null or false"
             raise UserError(f"{field}.chat", config.chat, remedy)
         if config.chat_options:
             remedy = "a tokenizer made from the task has no chat template; leave it out"
@@ -250,11 +252,11 @@ def base_params(
 def _drawn(init: Callable, agent: Agent, seed: int, dtype: DTypeLike, layout: Layout) -> dict:
     """Random parameters of one agent, made where they lie."""
 
-    def make(key: jax.Array) -> dict:
+    def new_weights(key: jax.Array) -> dict:
         return jax.tree.map(lambda x: x.astype(dtype), init(agent.model, key))
 
     key = jax.random.fold_in(jax.random.key(seed), agent.index)
-    return layout.make(make, trained_axes(agent.model))(key)
+    return layout.make(new_weights, trained_axes(agent.model))(key)
 
 
 def _load(agent: Agent, dtype: DTypeLike, layout: Layout) -> dict:

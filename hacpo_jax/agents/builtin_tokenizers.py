@@ -31,9 +31,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
       UserError: `vocab_size` below 257.
     """
     if vocab_size < _SMALLEST_BPE:
-        raise UserError(
-            "vocab_size", vocab_size, f"must be at least {_SMALLEST_BPE}: bytes and EOS"
-        )
+        raise UserError("vocab_size", vocab_size, f"must be {_SMALLEST_BPE} or more: bytes and EOS")
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -87,9 +87,7 @@ class Tokenizer:
         if hf.eos_token_id is None:
             raise UserError(field, name, "has no end token; set eos_token in tokenizer_config.json")
         if chat is True and not hf.chat_template:
-            raise UserError(
-                f"{field}.chat", chat, f"{name} has no chat template; use auto or false"
-            )
+            raise UserError(f"{field}.chat", chat, f"{name} has no chat template; set it to false")
         self._hf: Any = hf  # its annotations allow tokens where there are only ids
         backend = hf.backend_tokenizer
         vocab = backend.get_vocab(with_added_tokens=True)
@@ -250,7 +248,7 @@ class Tokenizer:
             if not 0 <= id_ < self.size or id_ in self.missing_ids:
                 remedy = (
                     f"must be in [0, {self.size}) and have a token; the model ends answers with "
-                    "it, so the tokenizer's files are incomplete or another model's"
+                    "it, so these files are incomplete or another model's; put the model's there"
                 )
                 raise UserError(f"{field}.stop_ids", id_, remedy)
         ends = {id_ for id_, content in added.items() if content in END_OF_TURN}
@@ -299,13 +297,13 @@ def _check_options(
     text = template.get("default", "") if isinstance(template, Mapping) else template
     for name, value in options.items():
         if text is None:
-            remedy = "needs a chat template, and none is in use"
+            remedy = "needs a chat template, and none is in use; leave it out"
         elif name in _NO_OPTIONS:
-            remedy = "every chat template is given it by itself"
+            remedy = "every chat template is given it by itself; leave it out"
         elif name not in (names := set(re.findall(r"[^\W\d]\w*", text))):
             close = difflib.get_close_matches(name, names, n=1)
             nearest = f"; did you mean {close[0]!r}?" if close else ""
-            remedy = f"the chat template never mentions it{nearest}"
+            remedy = f"the chat template never mentions it{nearest or '; leave it out'}"
         else:
             continue
         raise UserError(f"{field}.{name}", value, remedy)

@@ -74,7 +74,8 @@ def _check_files(directory: Path, names: set[str], field: str) -> None:
             )
     elif "vocab.json" in names or "merges.txt" in names:
         if not {"vocab.json", "merges.txt"} <= names:
-            remedy = "vocab.json and merges.txt belong together and one is missing"
+            lost = next(n for n in ("vocab.json", "merges.txt") if n not in names)
+            remedy = f"vocab.json and merges.txt belong together; put the model's {lost} there"
         elif "tokenizer_class" not in config and "config.json" not in names:
             remedy = (
                 "vocab.json and merges.txt do not say how text is cut into words; put the model's "
@@ -83,7 +84,7 @@ def _check_files(directory: Path, names: set[str], field: str) -> None:
     elif foreign := sorted(n for n in names if n == "tekken.json" or n.endswith(".tiktoken")):
         remedy = f"{foreign[0]} is not read; put the model's tokenizer.json there"
     elif names.isdisjoint(_FILES):
-        remedy = f"has no tokenizer: none of {', '.join(_FILES)}"
+        remedy = f"has no tokenizer; put one of {', '.join(_FILES)} there"
     if remedy is not None:
         raise UserError(field, str(directory), remedy)
 

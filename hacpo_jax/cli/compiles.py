@@ -5,8 +5,31 @@ from collections.abc import Callable, Iterator
 
 import jax
 
+from hacpo_jax.training.whose import whose
+
 LEAST_SECONDS = 1.0
 """Programs that took less, many and small, are not told of."""
+PROGRAMS = {
+    "new_weights": "new weights",
+    "stack": "weights side by side",
+    "optimizer_state": "optimizer state",
+    "warm_start_update": "warm start",
+    "gather_weights": "gather",
+    "weights_apart": "gather",
+    "_answer_keys": "random numbers",
+    "prefill": "prefill",
+    "enter": "prefill",
+    "resize_ring": "decode",
+    "decode": "decode",
+    "no_log_probs": "score",
+    "score_cut": "score",
+    "nothing_found": "update",
+    "accumulate": "update",
+    "apply": "optimizer",
+    "_look": "diagnostics",
+    "_cosines": "diagnostics",
+}
+"""What the functions that are compiled are called; `plan` calls those that it compiles so too."""
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -43,7 +66,8 @@ def told(tell: Callable[[str], None]) -> Iterator[None]:
     def hear(name: str, took: float) -> None:
         seconds.append(took)
         if took >= LEAST_SECONDS:
-            tell(f"compiled {name} in {took:.0f} s")
+            program, who = PROGRAMS.get(name, "a part of a step"), whose()
+            tell(f"compiled {program}{f' of {who}' if who else ''} in {took:.0f} s")
 
     try:
         with listening(hear):

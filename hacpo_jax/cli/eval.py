@@ -17,7 +17,7 @@ from hacpo_jax.cli.subjects import Measured, model_agent, parse_subject
 from hacpo_jax.cli.words import Command, parse_options
 from hacpo_jax.config import Config, load_config
 from hacpo_jax.config.base import Section
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 from hacpo_jax.terminal import rich_console
 
 # What may differ from the run that is measured; the rest makes the agents what they are.
@@ -40,7 +40,9 @@ def run(command: Command) -> None:
 
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.cli.measured import measure_all
+    from hacpo_jax.parallel.platforms import start_platform
 
+    start_platform()
     use_compilation_cache()
     out = None if options.out is None or len(measured) == 1 else Path(options.out)
     console = rich_console(highlight=False)
@@ -59,7 +61,7 @@ def _of_config(
     if command.config is None:
         return None
     if command.paths:
-        raise UserError("run directory", None, "name run directories, or --config FILE alone")
+        raise UserError("run directory", MISSING, "name run directories, or --config FILE alone")
     if options.step is not None:
         raise UserError("step", options.step, "is for run directories; a config has no checkpoint")
     config = load_config(find_config(command.config), overrides)
@@ -72,7 +74,7 @@ def _of_config(
 def _of_runs(command: Command, overrides: Sequence[str], options: _Options) -> list[Measured]:
     """Runs at their checkpoints, and models on the problems of the first of them."""
     if not command.paths:
-        raise UserError("run directory", None, "name run directories, or --config FILE alone")
+        raise UserError("run directory", MISSING, "name run directories, or --config FILE alone")
     subjects = [parse_subject(word) for word in command.paths]
     for word, subject in zip(command.paths, subjects, strict=True):
         if subject.agent is not None:
@@ -116,7 +118,7 @@ def _with_directories(measured: Sequence[Measured], options: _Options) -> list[M
             label = Path(one.name).name
             directory = Path(options.out) / label if len(measured) > 1 else Path(options.out)
         if directory is None:
-            raise UserError("out", None, "is required with model: name a folder for the results")
+            raise UserError("out", MISSING, "is required with model: name a folder for the results")
         if directory in [other.directory for other in placed]:
             remedy = f"{one.name} would write there too; evaluate it alone with another out=DIR"
             raise UserError("out", str(directory), remedy)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hacpo_jax.cli.words import Command, parse_options, refuse_config
 from hacpo_jax.config.base import Section
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 
 
 class _Options(Section):
@@ -23,7 +23,7 @@ def run(command: Command) -> None:
     options = parse_options(_Options, command.settings)
     if len(command.paths) != 1:
         remedy = "name one: export RUN_DIR out=DIR"
-        raise UserError("run directory", " ".join(command.paths) or None, remedy)
+        raise UserError("run directory", " ".join(command.paths) or MISSING, remedy)
     path, out = Path(command.paths[0]), Path(options.out)
 
     from hacpo_jax.training.run_dir import saved_config
@@ -35,12 +35,14 @@ def run(command: Command) -> None:
 
     from hacpo_jax.agents import export_agent
     from hacpo_jax.models.lora import member
+    from hacpo_jax.parallel.platforms import start_platform
     from hacpo_jax.training.saved_run import choose_step, find_agent, saved_groups, saved_params
 
     wanted = names if options.agent is None else [find_agent(config, options.agent)]
     for name in wanted:
         _check_target(out / name)
     step = choose_step(path, options.step)
+    start_platform()
     groups = saved_groups(path, config)
     for group, stacked in zip(groups, saved_params(path, groups, step, config.seed), strict=True):
         for i, agent in enumerate(group.agents):

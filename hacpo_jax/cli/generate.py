@@ -15,7 +15,7 @@ from hacpo_jax.cli.subjects import Subject, parse_subject
 from hacpo_jax.cli.words import Command, parse_options, refuse_config, refuse_paths
 from hacpo_jax.config import AgentConfig, Config
 from hacpo_jax.config.base import Section
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 from hacpo_jax.terminal import rich_console
 from hacpo_jax.text import printable
 
@@ -50,7 +50,12 @@ class _Options(Section):
     @classmethod
     def _as_yaml(cls, value: Any):
         """Options are words, and this one is a mapping as in a config."""
-        return yaml.safe_load(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        try:
+            return yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError("is no YAML; write {enable_thinking: false}, say") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +94,9 @@ def run(command: Command) -> None:
     sources = _sources(options)
 
     from hacpo_jax.cli.cache import use_compilation_cache
+    from hacpo_jax.parallel.platforms import start_platform
 
+    start_platform()
     use_compilation_cache()
     # One after another: only one set of weights is held at a time.
     answers = [_answer_all(source, prompts, options) for source in sources]
@@ -106,9 +113,9 @@ def _check(options: _Options) -> None:
         raise UserError("model" if options.model else "of", word, remedy)
     if options.run is None and not options.model and not options.of:
         remedy = "name model=DIR_OR_HUB_ID, run=RUN_DIR, or several by of=RUN:AGENT@STEP"
-        raise UserError("model", None, remedy)
+        raise UserError("model", MISSING, remedy)
     if options.run is not None and options.agent is None:
-        raise UserError("agent", None, "is required with run: name one of its agents")
+        raise UserError("agent", MISSING, "is required with run: name one of its agents")
     for key in ("agent", "step"):
         value = getattr(options, key)
         if options.run is None and value is not None:
@@ -128,7 +135,7 @@ def _prompts(options: _Options) -> list[str]:
     if options.prompts is not None:
         found += _prompts_of_file(Path(options.prompts))
     if not found:
-        raise UserError("prompt", None, "is required: write prompt=TEXT or prompts=FILE")
+        raise UserError("prompt", MISSING, "is required: write prompt=TEXT or prompts=FILE")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hacpo_jax.cli.configs import find_config
 from hacpo_jax.cli.words import Command, refuse_paths
 from hacpo_jax.config import load_config
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 
 if TYPE_CHECKING:
     from hacpo_jax.parallel.plan import Plan
@@ -25,7 +25,9 @@ def run(command: Command) -> int:
     """
     refuse_paths(command)
     if command.topology is None:
-        raise UserError("--topology", None, "is required: name devices, such as v5e:4x4 or cpu:8")
+        raise UserError(
+            "--topology", MISSING, "is required: name devices, such as v5e:4x4 or cpu:8"
+        )
     files = [word.removeprefix(_JSON) for word in command.settings if word.startswith(_JSON)]
     settings = [word for word in command.settings if not word.startswith(_JSON)]
     path = _writable(files[-1]) if files else None

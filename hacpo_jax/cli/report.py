@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hacpo_jax.cli.words import Command, parse_options, refuse_config
 from hacpo_jax.config.base import Section
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 
 
 class _Options(Section):
@@ -16,7 +16,7 @@ def run(command: Command) -> None:
     refuse_config(command)
     options = parse_options(_Options, command.settings)
     if not command.paths:
-        raise UserError("run directory", None, "is required: report RUN_DIR ...")
+        raise UserError("run directory", MISSING, "is required: report RUN_DIR ...")
 
     from hacpo_jax.report import write_report
 

@@ -33,6 +33,7 @@ def run(command: Command) -> None:
 def _train(config: Config, hosts: "Hosts", quiet: bool) -> None:
     from hacpo_jax.cli.cache import use_compilation_cache
     from hacpo_jax.cli.compiles import told
+    from hacpo_jax.parallel.platforms import start_platform
     from hacpo_jax.report import write_report
     from hacpo_jax.training.console import Console
     from hacpo_jax.training.trainer import train
@@ -40,6 +41,7 @@ def _train(config: Config, hosts: "Hosts", quiet: bool) -> None:
     with contextlib.closing(Console(quiet=quiet)) as console, told(console.note):
         summary = hosts.broadcast("summary", _finished(config) if hosts.is_first else None)
         if summary is None:
+            start_platform()
             use_compilation_cache()
             summary = train(config, console, hosts)
         else:

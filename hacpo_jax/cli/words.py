@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from hacpo_jax.cli.help import VERBS
 from hacpo_jax.config.base import Section
-from hacpo_jax.config.load import remedy_of
-from hacpo_jax.errors import UserError
+from hacpo_jax.config.faults import first_fault
+from hacpo_jax.errors import MISSING, UserError
 
 DEFAULT_VERB = "train"
 _HOST_OPTIONS = {"--coordinator": str, "--processes": int, "--process": int}
@@ -69,7 +69,7 @@ def parse(words: Sequence[str]) -> Command:
         option, equals, value = word.partition("=")
         if option in _AFTER:
             if not equals and (not rest or rest[0].startswith("--")):
-                raise UserError(option, None, _AFTER[option])
+                raise UserError(option, MISSING, _AFTER[option])
             values[option] = value if equals else rest.pop(0)
         elif word.startswith("-"):
             raise UserError("option", word, f"unknown; {_option_remedy(word)}")
@@ -94,7 +94,7 @@ def _hosts(verb: str | None, values: Mapping[str, str]) -> dict[str, Any]:
         if verb not in (None, "train"):
             raise UserError(option, value, f"{verb} runs in one process; only train takes it")
         if kind is int and not (value.isascii() and value.isdigit()):
-            raise UserError(option, value, f"must be a whole number; {_AFTER[option]}")
+            raise UserError(option, value, f"must be a whole number, such as 2; {_AFTER[option]}")
         hosts[option.removeprefix("--")] = kind(value)
     return hosts
 
@@ -164,8 +164,4 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            raise UserError(field, None, f"is required: write {field}=...") from None
-        raise UserError(field, first["input"], remedy_of(first)) from None
+        raise first_fault(error, model) from None

@@ -1,5 +1,6 @@
 """Config of the agents: which models, which tokenizers, how each is optimised."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
@@ -96,7 +97,7 @@ class Lora(Section):
     @classmethod
     def _once_each(cls, targets):
         if len(set(targets)) < len(targets):
-            raise ValueError("names a weight twice; name each once")
+            raise ValueError(f"names a weight twice; write {[*dict.fromkeys(targets)]}")
         return targets
 
 
@@ -139,7 +140,7 @@ class Agent(Section):
       warm_start: supervised training first, if any.
     """
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str
     model: Annotated[
         Annotated[str, Tag("<path>")] | Annotated[NewModel, Tag("<new>")],
         Discriminator(_is_mapping),
@@ -158,3 +159,13 @@ class Agent(Section):
     mesh: Mesh = Mesh()
     lora: Lora | None = None
     warm_start: WarmStart | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError(
+                "must be letters, digits, dots, dashes and underscores, the first a letter or a "
+                "digit, such as qwen3-4b"
+            )
+        return name

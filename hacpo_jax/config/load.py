@@ -1,19 +1,18 @@
 """From a YAML file and `key=value` words to a checked `Config`."""
 
 import copy
-import difflib
 import re
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigIndexError, OmegaConfBaseException
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from hacpo_jax.config.faults import first_fault
 from hacpo_jax.config.files import merged, read_config
 from hacpo_jax.config.schema import Config, check
 from hacpo_jax.errors import UserError
@@ -54,7 +53,7 @@ def parse_config(data: dict[str, Any]) -> Config:
     try:
         return check(Config.model_validate(data))
     except ValidationError as error:
-        raise _one_line(error) from None
+        raise first_fault(error, Config) from None
 
 
 def save_config(config: Config, path: Path) -> None:
@@ -133,97 +132,3 @@ def _override(tree, word: str) -> None:
         raise UserError("override", word, remedy) from None
     except (yaml.YAMLError, OmegaConfBaseException, TypeError, ValueError) as error:
         raise UserError("override", word, f"cannot be applied ({error})") from None
-
-
-def _one_line(error: ValidationError) -> UserError:
-    """The first problem, told as field, value and remedy."""
-    errors = error.errors()
-    # Agents inherit top-level sections and their faults: the shortest path is the cause.
-    first = min(errors, key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-    if first["type"] == "too_short":  # what an item's own fault does to its list, among others
-        first = next((e for e in errors if e["loc"][:-1] == first["loc"]), first)
-    path = [part for part in first["loc"] if part not in _TAGS]
-    field = ".".join(map(str, path)) or "config"
-    others = len({(e["loc"][-1:], repr(e["input"])) for e in errors}) - 1
-    more = f" (and {others} more)" if others else ""
-    if first["type"] == "extra_forbidden":
-        return UserError(field, first["input"], f"unknown key; {_hint(path)}{more}")
-    if first["type"] == "missing":
-        return UserError(field, None, f"is required{more}")
-    return UserError(field, first["input"], remedy_of(first) + more)
-
-
-def remedy_of(error: Mapping[str, Any]) -> str:
-    """What one of `ValidationError.errors()` asks for, in the words of somebody who knows YAML."""
-    for kinds, words in _TOLD.items():
-        if error["type"] in kinds:
-            return words.format(**error.get("ctx", {}))
-    return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-
-
-_TOLD = {
-    (
-        "dict_type",
-        "model_type",
-        "model_attributes_type",
-    ): "must be a mapping, such as {{key: value}}",
-    ("list_type", "tuple_type"): "must be a list, such as [1, 2]",
-    ("int_type", "int_parsing", "int_from_float"): "must be a whole number",
-    ("float_type", "float_parsing"): "must be a number",
-    ("bool_type", "bool_parsing"): "must be true or false",
-    ("string_type",): "must be text",
-    ("string_pattern_mismatch",): "has characters that it must not have; allowed is {pattern}",
-    ("string_too_short", "too_short"): "must not be empty",
-    ("union_tag_invalid",): "its {discriminator} must be one of {expected_tags}",
-    ("union_tag_not_found",): "must name its {discriminator}",
-}
-_KINDS = ("arithmetic", "reasoning_gym", "jsonl", "parquet", "hub", "preset")
-_TAGS = ("<path>", "<new>", "<text>", "<list>", *_KINDS)
-
-
-def _hint(path: list) -> str:
-    """The nearest key that exists: among its would-be siblings first, then anywhere."""
-    keys = sorted({"extends", *_paths(Config)}, key=lambda key: (key.count("."), key))
-    parent = [str(part) for part in path[:-1]]
-    siblings = [k.rpartition(".")[2] for k in keys if _matches(k.split(".")[:-1], parent)]
-    if path[-1] in siblings:
-        return "it goes with another kind"
-    close = difflib.get_close_matches(str(path[-1]), siblings, n=1)
-    if close:
-        return f"did you mean {'.'.join([*parent, close[0]])!r}?"
-    same_leaf = [k for k in keys if k.rpartition(".")[2] == path[-1]]
-    if same_leaf:
-        return f"did you mean {same_leaf[0].replace('*', '0')!r}?"
-    return f"known are {', '.join(siblings)}"
-
-
-def _matches(pattern: list[str], parts: list[str]) -> bool:
-    return len(pattern) == len(parts) and all(
-        p in ("*", part) for p, part in zip(pattern, parts, strict=True)
-    )
-
-
-def _paths(model: type[BaseModel], prefix: str = "") -> set[str]:
-    """Dotted names of every key below a section; `*` stands for a list index or a free name."""
-    names = set()
-    for name, info in model.model_fields.items():
-        names.add(prefix + name)
-        for section, inner in _sections(info.annotation, prefix + name):
-            names |= _paths(section, inner + ".")
-    return names
-
-
-def _sections(annotation: Any, prefix: str):
-    """Sections reachable through lists, dicts and unions of a field's annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation, prefix
-        return
-    origin = typing.get_origin(annotation)
-    if origin in (list, tuple, dict):
-        inner = [part for part in typing.get_args(annotation) if part is not ...]
-        yield from _sections(inner[-1], prefix + ".*")
-    elif origin in (typing.Union, types.UnionType):
-        for option in typing.get_args(annotation):
-            yield from _sections(option, prefix)
-    elif origin is typing.Annotated:
-        yield from _sections(typing.get_args(annotation)[0], prefix)

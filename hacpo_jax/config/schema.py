@@ -1,13 +1,14 @@
 """The whole run: every section, and every check that crosses sections."""
 
 import difflib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from hacpo_jax.config.agents import Agent, NewModel, Optimizer
 from hacpo_jax.config.algorithm import Algorithm
-from hacpo_jax.config.base import Section
+from hacpo_jax.config.base import Section, refused
 from hacpo_jax.config.evaluation import BenchmarkDraws, Draws, Evaluation
 from hacpo_jax.config.mesh import Mesh
 from hacpo_jax.config.task import VERIFIERS, Arithmetic, ReasoningGym, Task
@@ -36,10 +37,9 @@ class Sampling(Section):
     def _whole_distribution(cls, data: Any):
         for key in ("top_k", "top_p", "min_p"):
             if isinstance(data, dict) and key in data:
-                raise ValueError(
-                    f"{key} = {data[key]!r} would draw from fewer tokens than the trainer scores; "
-                    f"remove it here (evaluation.{key} exists)"
-                )
+                remedy = "would draw from fewer tokens than the trainer scores; remove it"
+                there = f"; evaluation.{key} exists" if key in Evaluation.model_fields else ""
+                raise refused(key, data[key], remedy + there)
         return data
 
 
@@ -157,6 +157,14 @@ class Config(Section):
         """How a benchmark is answered and counted, nothing left open."""
         return self.evaluation.draws(benchmark, self.sampling.max_new_tokens)
 
+    def answers_key(self, benchmark: str) -> str:
+        """The key that says how long an answer to a benchmark may be."""
+        own = self.evaluation.benchmarks.get(benchmark)
+        if own is not None and own.max_new_tokens is not None:
+            return f"evaluation.benchmarks.{benchmark}.max_new_tokens"
+        shared = self.evaluation.max_new_tokens is not None
+        return "evaluation.max_new_tokens" if shared else "sampling.max_new_tokens"
+
 
 def check(config: Config) -> Config:
     """Every check that needs more than one field and no file.
@@ -184,7 +192,7 @@ def _check_held_out(config: Config) -> None:
             raise UserError(
                 f"task.eval.{name}.held_out_fraction",
                 source.held_out_fraction,
-                f"must equal task.train.held_out_fraction = {train.held_out_fraction}",
+                f"must equal task.train.held_out_fraction; use {train.held_out_fraction} for both",
             )
 
 
@@ -229,7 +237,9 @@ def _check_agents(config: Config) -> None:
             continue
         if agent.tokenizer is None:
             raise UserError(
-                f"agents.{i}.tokenizer", None, "a new model has none of its own; name one"
+                f"agents.{i}.tokenizer",
+                None,
+                "a new model has none of its own; write {kind: characters} or name a directory",
             )
         _check_new_model(f"agents.{i}.model", agent.model)
 
@@ -268,33 +278,59 @@ def _shared_by_all(algorithm: Algorithm) -> dict[str, Any]:
 
 def _check_new_model(field: str, model: NewModel) -> None:
     if model.num_heads % model.num_kv_heads:
-        remedy = f"must divide num_heads = {model.num_heads}"
+        divisors = [n for n in range(1, model.num_heads + 1) if model.num_heads % n == 0]
+        remedy = f"must divide num_heads = {model.num_heads}; use {_one_of(divisors)}"
         raise UserError(f"{field}.num_kv_heads", model.num_kv_heads, remedy)
     if model.head_dim % 2:
-        raise UserError(f"{field}.head_dim", model.head_dim, "must be even, for rotary embedding")
+        remedy = f"must be even, for rotary embedding; use {model.head_dim + 1}"
+        raise UserError(f"{field}.head_dim", model.head_dim, remedy)
 
 
 def _check_batches(config: Config) -> None:
-    training, num_agents = config.training, len(config.agents)
+    training = config.training
     if training.group_size < 2:
         raise UserError(
             "training.group_size",
             training.group_size,
             "advantages compare answers to one problem; use 2 or more",
         )
-    mini, prompts = training.mini_batch_prompts, training.prompts_per_step
-    field = "training.mini_batch_prompts"
-    for agent in config.agents:
-        joint = agent.algorithm.shares_answers and agent.algorithm.minibatch_order == "mixed"
-        if joint and mini % num_agents:
-            remedy = f"mixed mini-batches hold joint groups; use a multiple of {num_agents} agents"
-            raise UserError(field, mini, remedy)
-        if prompts % (mini // num_agents if joint else mini):
-            remedy = f"must divide the {prompts} groups of training.prompts_per_step evenly"
-            raise UserError(field, mini, remedy)
+    _check_mini_batches(config)
     if config.sampling.max_rows < training.group_size:
-        remedy = f"must hold at least one group of training.group_size = {training.group_size}"
+        size = training.group_size
+        remedy = f"must hold a group of training.group_size = {size} answers; use {size} or more"
         raise UserError("sampling.max_rows", config.sampling.max_rows, remedy)
+
+
+def _check_mini_batches(config: Config) -> None:
+    """Mini-batches of equal size make up a step, for every agent."""
+    mini, prompts = config.training.mini_batch_prompts, config.training.prompts_per_step
+    joint = {
+        len(config.agents)
+        if agent.algorithm.shares_answers and agent.algorithm.minibatch_order == "mixed"
+        else 1
+        for agent in config.agents
+    }
+
+    def fits(size: int) -> bool:
+        return all(size % n == 0 and prompts % (size // n) == 0 for n in joint)
+
+    if fits(mini):
+        return
+    sizes = [size for size in range(1, max(joint) * prompts + 1) if fits(size)]
+    near = [*[n for n in sizes if n < mini][-2:], *[n for n in sizes if n > mini][:2]]
+    remedy = f"must divide training.prompts_per_step = {prompts}"
+    if max(joint) > 1:
+        remedy = (
+            f"must be {max(joint)} times a divisor of training.prompts_per_step = {prompts}, as "
+            f"mixed mini-batches hold answers of {max(joint)} agents to each prompt"
+        )
+    way_out = f"use {_one_of(near)}" if near else f"make that a multiple of {max(joint)}"
+    raise UserError("training.mini_batch_prompts", mini, f"{remedy}; {way_out}")
+
+
+def _one_of(values: Sequence[int]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _check_evaluation(config: Config) -> None:
@@ -303,7 +339,7 @@ def _check_evaluation(config: Config) -> None:
         if name not in config.task.eval:
             close = difflib.get_close_matches(name, config.task.eval, n=1)
             nearest = f"did you mean {close[0]!r}? " if close else ""
-            remedy = f"{nearest}task.eval has {', '.join(config.task.eval)}"
+            remedy = f"is no benchmark; {nearest}task.eval has {', '.join(config.task.eval)}"
             raise UserError("evaluation.benchmarks", name, remedy)
     for name in config.task.eval:
         _check_draws(config.draws(name), evaluation.benchmarks.get(name), name)
@@ -319,8 +355,10 @@ def _check_draws(draws: Draws, own: BenchmarkDraws | None, benchmark: str) -> No
     for key in ("best_of", "majority_of"):
         for k in getattr(draws, key):
             if not 1 <= k <= draws.samples:
-                remedy = f"must be between 1 and {field('samples')} = {draws.samples}"
+                remedy = f"must be from 1 to {field('samples')} = {draws.samples}"
+                if k > 1:
+                    remedy += f"; lower it, or set that to {k}"
                 raise UserError(field(key), k, remedy)
     if draws.temperature == 0 and draws.samples > 1:
-        remedy = f"greedy answers are all alike; set {field('temperature')} above 0"
+        remedy = f"greedy answers are all alike; set {field('temperature')} above 0, 1 say"
         raise UserError(field("samples"), draws.samples, remedy)

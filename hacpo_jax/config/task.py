@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from hacpo_jax.config.base import Section
+from hacpo_jax.config.base import Section, refused
 
 
 def _text_or_list(value: Any) -> str:
@@ -40,15 +40,22 @@ class Arithmetic(Section):
     size: int = Field(ge=1)
     low: int = Field(default=0, ge=0)
     high: int = Field(default=99, ge=0)
-    operations: str = Field(default="+", pattern=r"^[-+*]+$")
+    operations: str = "+"
     seed: int = 0
     held_out_fraction: float = Field(0.1, ge=0.001, le=0.999)
     template: str = "{a}{op}{b}="
 
+    @field_validator("operations")
+    @classmethod
+    def _known(cls, operations: str) -> str:
+        if not operations or set(operations) - {*"+-*"}:
+            raise ValueError("must be one or several of +, - and *, such as +-")
+        return operations
+
     @model_validator(mode="after")
     def _ordered(self):
         if self.low > self.high:
-            raise ValueError(f"low = {self.low} is above high = {self.high}; make low <= high")
+            raise refused("low", self.low, f"is above high = {self.high}; use {self.high} or less")
         return self
 
 

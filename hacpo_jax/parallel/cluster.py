@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hacpo_jax.errors import UserError
+from hacpo_jax.errors import MISSING, UserError
 
 # Set for every process by launch/gke_gpu.yaml; there is nothing that jax could detect there.
 _COORDINATOR, _PROCESSES, _PROCESS = "HACPO_COORDINATOR", "HACPO_PROCESSES", "HACPO_PROCESS"
@@ -77,7 +77,7 @@ def _number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UserError(name, text, "must be a whole number")
+        raise UserError(name, text, "must be a whole number, such as 0 or 2")
     return int(text)
 
 
@@ -90,16 +90,16 @@ def _checked(given: Flags, from_flags: bool) -> Place:
         together = f"{_COORDINATOR}, {_PROCESSES} and {_PROCESS} or {_POD} belong together"
     coordinator, processes, process = given.coordinator, given.processes, given.process
     if processes is None:
-        raise UserError(names[1], None, f"is missing; {together}")
+        raise UserError(names[1], MISSING, f"is missing; {together}")
     if processes < 1:
         raise UserError(names[1], processes, "must be 1 or more")
     if process is None:
-        raise UserError(names[2], None, f"is missing; {together}")
+        raise UserError(names[2], MISSING, f"is missing; {together}")
     if not 0 <= process < processes:
         remedy = f"must be from 0 to {processes - 1}, as there are {processes} processes"
         raise UserError(names[2], process, remedy)
     if coordinator is None:
-        raise UserError(names[0], None, f"is missing; {together}")
+        raise UserError(names[0], MISSING, f"is missing; {together}")
     split_address(coordinator, names[0])
     return Place(coordinator, processes, process) if processes > 1 else Place()
 

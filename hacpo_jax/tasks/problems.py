@@ -130,11 +130,20 @@ def encode_problems(
     task: Task,
     *,
     max_new_tokens: int,
+    answers: str,
     field: str,
 ) -> Problems:
     """Render and encode every problem for every agent, and apply the length limit.
 
     Prompts are never cut: too long ones are an error, or dropped and counted if the task says so.
+
+    Args:
+      examples: N problems.
+      agents: who answers them.
+      task: how they are rendered, and how long prompts may be.
+      max_new_tokens: longest answer.
+      answers: the key that says so, for error messages.
+      field: the section of the problems, for error messages.
 
     Raises:
       UserError: a prompt is too long, or none is left.
@@ -152,25 +161,15 @@ def encode_problems(
                 raise UserError(key, error.value, f"agent {agent.name}: {error.remedy}") from None
     tokens = [by_tokenizer[agent.tokenizer.fingerprint] for agent in agents]
     fits = np.ones(len(examples), bool)
-    answers = "sampling.max_new_tokens" if field == "task.train" else "evaluation.max_new_tokens"
     for agent, rows in zip(agents, tokens, strict=True):
-        limit, remedy = _prompt_limit(agent, task, max_new_tokens, answers)
         lengths = np.array([len(row) for row in rows])
-        fits &= (lengths <= limit) & (lengths > 0)
-        told, of_agent = (
-            f"exceed {limit} tokens; {remedy}",
-            f"(prompt tokens of agent {agent.name})",
-        )
-        if task.overlong == "error" and not fits.all():
-            raise UserError(
-                f"{field} {of_agent}",
-                int(lengths.max()),
-                f"{int((~fits).sum())} of {len(rows)} prompts are empty or {told}, or set "
-                "task.overlong=drop to leave them out",
-            )
-        if not fits.any():
-            remedy = f"no prompt is short enough for all agents: those that are left {told}"
-            raise UserError(f"{field} {of_agent}", int(lengths.max()), remedy)
+        if task.overlong == "error" and not lengths.all():
+            remedy = f"{int((lengths == 0).sum())} of {len(rows)} prompts are empty; put text into "
+            remedy += "them or task.template, or set task.overlong=drop to leave them out"
+            raise UserError(f"{field} (prompt tokens of agent {agent.name})", 0, remedy)
+        fits &= (lengths <= _prompt_limit(agent, task, max_new_tokens, answers)) & (lengths > 0)
+        if not fits.any() or (task.overlong == "error" and not fits.all()):
+            raise _too_long(agent, task, lengths, fits, max_new_tokens, answers, field)
     kept = np.flatnonzero(fits).tolist()
     return Problems(
         examples=tuple(examples[i] for i in kept),
@@ -180,24 +179,36 @@ def encode_problems(
     )
 
 
-def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int, answers: str) -> tuple[int, str]:
-    """Most tokens of an agent's prompts, and what to do to have more; `answers` is the key of
-    `max_new_tokens`."""
+def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int, answers: str) -> int:
+    """Most tokens of an agent's prompts; `answers` is the key of `max_new_tokens`."""
     positions = agent.model.max_position_embeddings
+    if max_new_tokens >= positions:
+        remedy = f"leaves no room for a prompt in the {positions} positions of agent {agent.name}"
+        raise UserError(answers, max_new_tokens, f"{remedy}; use less than {positions}")
+    return min(task.max_prompt_tokens, positions - max_new_tokens)
+
+
+def _too_long(
+    agent: "Agent",
+    task: Task,
+    lengths: np.ndarray,
+    fits: np.ndarray,
+    max_new_tokens: int,
+    answers: str,
+    field: str,
+) -> UserError:
+    """What to say of prompts that are longer than `_prompt_limit`: what is in their way."""
+    positions, longest = agent.model.max_position_embeddings, int(lengths.max())
+    drop = " or set task.overlong=drop to leave them out" if task.overlong == "error" else ""
     room = positions - max_new_tokens
-    if room < 1:
-        raise UserError(
-            answers,
-            max_new_tokens,
-            f"leaves no room for a prompt: max_position_embeddings of agent {agent.name} is "
-            f"{positions}; lower {answers} or take a model with a longer context",
-        )
-    if task.max_prompt_tokens <= room:
-        return task.max_prompt_tokens, "raise task.max_prompt_tokens"
-    return room, (
-        f"max_position_embeddings = {positions} of its model leaves no more beside {answers} = "
-        f"{max_new_tokens}: lower that, take a model with a longer context"
-    )
+    if room >= task.max_prompt_tokens:
+        count = f"{int((~fits).sum())} of {len(fits)} prompts exceed"
+        remedy = f"{count} task.max_prompt_tokens = {task.max_prompt_tokens}; raise it{drop}"
+        return UserError(f"{field} (prompt tokens of agent {agent.name})", longest, remedy)
+    held = f"leaves prompts of agent {agent.name} {room} of its {positions} positions"
+    less = f"use {positions - longest} or less" if longest < positions else "shorten prompts"
+    remedy = f"{held}, and they take up to {longest}; {less}{drop and ',' + drop}"
+    return UserError(answers, max_new_tokens, remedy)
 
 
 def step_indices(seed: int, num_problems: int, count: int, step: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hacpo_jax.agents import Agent, AgentGroup
 from hacpo_jax.evaluation import AnswerFile, Graded, answer_rows, evaluate_group
 from hacpo_jax.training.run import Run
+from hacpo_jax.training.whose import work_of
 
 
 def measure(run: Run, params: Sequence) -> Iterator[tuple[Agent, str, Graded]]:
@@ -67,16 +68,17 @@ def measure_into(
 def _evaluate(
     run: Run, group: AgentGroup, params, benchmark: str, places: Sequence[int]
 ) -> list[Graded]:
-    return evaluate_group(
-        group,
-        params,
-        run.benchmarks[benchmark],
-        run.verifier,
-        spec=run.evaluation_spec(group, benchmark),
-        samples=run.config.draws(benchmark).samples,
-        seed=run.config.seed,
-        max_rows=run.config.sampling.max_rows,
-        places=places,
-        layout=run.layout(group),
-        hosts=run.hosts,
-    )
+    with work_of(group.name):
+        return evaluate_group(
+            group,
+            params,
+            run.benchmarks[benchmark],
+            run.verifier,
+            spec=run.evaluation_spec(group, benchmark),
+            samples=run.config.draws(benchmark).samples,
+            seed=run.config.seed,
+            max_rows=run.config.sampling.max_rows,
+            places=places,
+            layout=run.layout(group),
+            hosts=run.hosts,
+        )

@@ -26,6 +26,7 @@ from hacpo_jax.training.objective import make_objective
 from hacpo_jax.training.places import lay_out, place
 from hacpo_jax.training.scoring import PolicySpec
 from hacpo_jax.training.update import UpdateSpec
+from hacpo_jax.training.whose import work_of
 
 Result = TypeVar("Result")
 
@@ -170,11 +171,16 @@ class Run(Programs):
           work: called once for each group.
           talks: whether it exchanges anything with other processes, which all must do in turn.
         """
+
+        def named(pair: tuple[int, AgentGroup]) -> Result:
+            with work_of(pair[1].name):
+                return work(*pair)
+
         pairs = list(enumerate(self.groups))
         if not self.partitioned or (talks and self.hosts.count > 1):
-            return [work(g, group) for g, group in pairs]
+            return [named(pair) for pair in pairs]
         with ThreadPoolExecutor(len(pairs)) as pool:
-            return list(pool.map(lambda pair: work(*pair), pairs))
+            return list(pool.map(named, pairs))
 
 
 def prepare(
@@ -219,6 +225,7 @@ def prepare(
             agents,
             task,
             max_new_tokens=config.draws(name).max_new_tokens,
+            answers=config.answers_key(name),
             field=f"task.eval.{name}",
         )
         for name, examples in benchmark_examples.items()
@@ -252,6 +259,7 @@ def _train_problems(
         agents,
         config.task,
         max_new_tokens=config.sampling.max_new_tokens,
+        answers="sampling.max_new_tokens",
         field="task.train",
     )
     if len(train) < config.training.prompts_per_step:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hacpo_jax.agents import (
     Agent,
+    AgentGroup,
     base_params,
     initial_params,
     save_agent,
@@ -33,6 +34,7 @@ from hacpo_jax.training.tracking import check_trackers, open_trackers
 from hacpo_jax.training.update import fresh_state
 from hacpo_jax.training.warm_start import warm_start
 from hacpo_jax.training.watch import Watch, rounding_warnings
+from hacpo_jax.training.whose import work_of
 
 
 def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, Any]:
@@ -146,18 +148,23 @@ def start(run: Run, console: Console) -> tuple[RunState, list[Params | None]]:
     """First weights, warm starts, and fresh optimizers; and what adapters are trained on."""
     free, bases = [], []
     for group in run.groups:
-        layout = run.layout(group)
-        params = initial_params(group, run.config.seed, run.param_dtype, layout)
-        if any(agent.warm_start for agent in group.agents):
-            members = [
-                _warmed(run, agent, member(params, i), console)
-                for i, agent in enumerate(group.agents)
-            ]
-            axes = trained_axes(group.model)
-            params = with_base(layout.stacked(members, axes), base_of(params))
+        with work_of(group.name):
+            params = _first_params(run, group, console)
         free.append(trained(params))
         bases.append(base_of(params))
     return fresh_run_state(run, free), bases
+
+
+def _first_params(run: Run, group: AgentGroup, console: Console) -> Params | Adapted:
+    """What a group's agents start from, after their warm starts."""
+    layout = run.layout(group)
+    params = initial_params(group, run.config.seed, run.param_dtype, layout)
+    if not any(agent.warm_start for agent in group.agents):
+        return params
+    members = [
+        _warmed(run, agent, member(params, i), console) for i, agent in enumerate(group.agents)
+    ]
+    return with_base(layout.stacked(members, trained_axes(group.model)), base_of(params))
 
 
 def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) -> Params:
@@ -165,7 +172,8 @@ def _warmed(run: Run, agent: Agent, params: Params | Adapted, console: Console) 
     if agent.warm_start is None:
         return trained(params)
     home = run.layouts[run.place(agent)[0]]
-    warm = trained(warm_start(run, agent, alone(home), params, console.warm_start(agent)))
+    with work_of(agent.name):
+        warm = trained(warm_start(run, agent, alone(home), params, console.warm_start(agent)))
     return jax.device_put(warm, home.shardings(warm, trained_axes(agent.model)))
 
 

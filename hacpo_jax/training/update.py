@@ -114,10 +114,10 @@ def fresh_state(
 ) -> LearnerState:
     """A fresh optimizer for parameters `[A, ...]` of agents of a model, where those lie."""
 
-    def make(params) -> LearnerState:
+    def optimizer_state(params) -> LearnerState:
         return init_state(params, optimizer, total_updates)
 
-    return layout.make(make, state_axes(model, optimizer), lead=("agents",))(params)
+    return layout.make(optimizer_state, state_axes(model, optimizer), lead=("agents",))(params)
 
 
 def state_axes(model: ModelConfig, optimizer: OptimizerConfig) -> LearnerState:

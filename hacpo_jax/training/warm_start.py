@@ -70,7 +70,7 @@ def warm_start(run: Run, agent: Agent, layout: Layout, params, report: Callable[
         rows = rng.integers(len(solutions), size=settings.batch_size).tolist()
         batch = _batch(layout, run.train.prompts(agent.index, rows), [solutions[i] for i in rows])
         with layout.use():
-            state, loss = _update(
+            state, loss = warm_start_update(
                 state,
                 batch,
                 policy=policy,
@@ -137,7 +137,7 @@ def _train_accuracy(run: Run, group: AgentGroup, layout: Layout, params, count: 
 @functools.partial(
     jax.jit, static_argnames=("policy", "optimizer", "total_updates"), donate_argnames="state"
 )
-def _update(
+def warm_start_update(
     state: LearnerState,
     batch: Answers,
     *,

@@ -109,7 +109,7 @@ def test_agents_that_differ_by_a_switch_of_the_template_are_apart(directory, tmp
         ),
         ({"chat_options": {"enable_thinking": 1}, "chat": False}, r"chat_options\.enable_thinking"),
         ({"chat_options": {"x": 1}, "tokenizer": {"kind": "bytes"}}, r"chat_options = .*made from"),
-        ({"chat": True, "tokenizer": "plain"}, r"chat = True: .* has no chat template"),
+        ({"chat": True, "tokenizer": "plain"}, r"chat = true: .* has no chat template"),
     ],
 )
 def test_chat_settings_that_cannot_work_are_named_as_in_the_config(tmp_path, section, line):

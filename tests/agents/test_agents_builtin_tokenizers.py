@@ -50,5 +50,5 @@ def test_bpe_size_is_what_the_texts_allow():
 
 @pytest.mark.parametrize("vocab_size", [256, 0, -1])
 def test_a_vocabulary_that_cannot_hold_the_bytes_is_refused(vocab_size):
-    with pytest.raises(UserError, match=r"vocab_size = .*at least 257"):
+    with pytest.raises(UserError, match=r"vocab_size = .*257 or more"):
         train_bpe(["a"], vocab_size=vocab_size)

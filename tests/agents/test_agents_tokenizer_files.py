@@ -197,10 +197,10 @@ def refuse(path: Path, words: str) -> None:
     [
         ({"tekken.json": "{}"}, "tekken.json is not read; put the model's tokenizer.json there"),
         ({"qwen.tiktoken": "IQ== 0\n"}, "qwen.tiktoken is not read"),
-        ({"vocab.json": "{}"}, "belong together and one is missing"),
-        ({"merges.txt": ""}, "belong together and one is missing"),
+        ({"vocab.json": "{}"}, "belong together; put the model's merges.txt there"),
+        ({"merges.txt": ""}, "belong together; put the model's vocab.json there"),
         (qwen_files(), "do not say how text is cut into words"),
-        ({"config.json": "{}"}, "has no tokenizer: none of tokenizer.json"),
+        ({"config.json": "{}"}, "has no tokenizer; put one of tokenizer.json"),
         ({"tokenizer.model": "neither", "tokenizer_config.json": "[]"}, "must hold a JSON object"),
         ({"tokenizer.model": "neither", "tokenizer_config.json": "{"}, "not readable as JSON"),
         ({"tokenizer.model": "neither"}, "cannot be loaded: "),

@@ -9,7 +9,7 @@ TINY = work.Shape(1, 8, 1, 1, 8, 8, 300)
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart):
+def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart, caplog):
     monkeypatch.setattr(work, "STEP", work.Batch(2, 2, 4, 3))
     run = agents.prepare(random_config(tmp_path, TINY, work.STEP, agents=2, apart=apart))
     try:
@@ -21,6 +21,7 @@ def test_agents_of_one_group_and_of_two(monkeypatch, tmp_path, apart):
     assert found["learned"] == 16
     phases = found["rollout"] + found["share"] + found["update"]
     assert 0 < phases < found["step"]
+    assert not caplog.records  # no warning stands between the rows of the table
 
 
 def test_a_line_of_the_table():

@@ -116,7 +116,7 @@ def test_a_prompt_longer_than_the_limit(refused_train):
     """A prompt of 2 tokens ("3?"), limit 1: told, and never cut in silence."""
     line = refused_train("task.max_prompt_tokens=1")
     assert line.startswith("error: task.train (prompt tokens of agent left) = 2: ")
-    assert "8 of 8 prompts" in line
+    assert "8 of 8 prompts exceed task.max_prompt_tokens = 1; raise it" in line
     assert "task.overlong=drop" in line
 
 
@@ -140,7 +140,7 @@ def test_two_agents_with_one_name(refused_train):
 def test_a_negative_temperature(refused_train, key):
     line = refused_train(f"{key}=-0.5")
     assert line.startswith(f"error: {key} = -0.5: ")
-    assert "greater than" in line
+    assert {"s": "above 0", "e": "0 or more"}[key[0]] in line
 
 
 def test_more_prompts_in_a_step_than_problems(refused_train):
@@ -188,7 +188,7 @@ def test_a_model_directory_without_a_tokenizer(refused_train, tmp_path):
 
 def test_a_chat_template_that_a_made_tokenizer_cannot_have(refused_train):
     line = refused_train("agents.1.chat=true")
-    assert line.startswith("error: agents.1.chat = True: ") and "chat template" in line
+    assert line.startswith("error: agents.1.chat = true: ") and "chat template" in line
 
 
 def test_an_agent_that_is_not_there(refused_train):

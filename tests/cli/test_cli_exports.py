@@ -223,4 +223,4 @@ def test_chat_options_go_with_a_model(exported, refused, tiny_run):
     assert re.search(line, refused(*run, "chat_options={enable_thinking: false}"))
     model = ["generate", f"model={exported / 'left'}", "prompt=1?"]
     told = refused(*model, "chat_options={enable_thinking: false}")
-    assert "chat_options.enable_thinking = False" in told and "chat template" in told
+    assert "chat_options.enable_thinking = false" in told and "chat template" in told

@@ -136,9 +136,9 @@ def test_bad_input_is_one_line(config, topology, words, told):
 
 def test_a_topology_must_be_named(capsys):
     assert main(["plan"]) == 2
-    assert "--topology = None: is required" in capsys.readouterr().err
+    assert "--topology: is required" in capsys.readouterr().err
     assert main(["plan", "--topology"]) == 2
-    assert "--topology = None: name devices" in capsys.readouterr().err
+    assert "--topology: name devices" in capsys.readouterr().err
 
 
 def test_other_verbs_take_no_topology(capsys):

@@ -217,6 +217,24 @@ def test_mini_batches_must_fit_every_agent(pair, names, order, sizes):
     assert [config.training.mini_batch_prompts for config in accepted] == sizes
 
 
+@pytest.mark.parametrize(
+    ("names", "order", "size", "says"),
+    [
+        (["hacpo", "grpo"], "own_first", 3, "= 8; use 1, 2, 4 or 8"),
+        (["hacpo", "grpo"], "own_first", 9, "= 8; use 4 or 8"),
+        (["hacpo", "hacpo"], "mixed", 3, "to each prompt; use 2, 4 or 8"),
+        (["hacpo", "gspo", "sgt"], "mixed", 3, "to each prompt; make that a multiple of 3"),
+    ],
+)
+def test_the_sizes_that_fit_are_named(pair, names, order, size, says):
+    agents = [
+        {"name": f"n{i}", "model": "m", "algorithm": {"name": n}} for i, n in enumerate(names)
+    ]
+    words = [f"agents={agents}", f"algorithm.minibatch_order={order}"]
+    error = refused(pair, *words, f"training.mini_batch_prompts={size}")
+    assert error.remedy.endswith(says)
+
+
 def test_one_agent_may_mix_and_another_not(pair):
     """16 groups are one mini-batch of 8 joint groups, but two agents' worth for the other."""
     words = ["training.mini_batch_prompts=16", "agents.0.algorithm.minibatch_order=mixed"]
@@ -229,12 +247,12 @@ def test_one_agent_may_mix_and_another_not(pair):
     ("word", "field", "says"),
     [
         ("agents.1.name=own", "agents.1.name", "own answers"),
-        ("algorithm.rescue.coef=true", "algorithm.rescue", "coef = true"),
+        ("algorithm.rescue.coef=true", "algorithm.rescue.coef", "null or a number, 0 or more"),
         ("agents.0.lora={targets: [q, q]}", "agents.0.lora.targets", "twice"),
         ("agents.0.lora={targets: [qq]}", "agents.0.lora.targets.0", "'gate'"),
         ("agents.0.lora={targets: []}", "agents.0.lora.targets", "empty"),
         ("agents.0.lora={rank: 0}", "agents.0.lora.rank", "1"),
-        ("agents.0.name=a/b", "agents.0.name", "characters"),
+        ("agents.0.name=a/b", "agents.0.name", "letters, digits, dots"),
     ],
 )
 def test_what_a_new_user_got_wrong(pair, word, field, says):

@@ -173,7 +173,9 @@ def test_a_value_out_of_its_range_is_named(plain_file, word, field, value):
 
 def test_a_fault_of_the_inherited_optimizer_is_told_once(plain_file):
     error = error_of(lambda: load_config(plain_file, ["optimizer.beta1=1.5"]))
-    assert str(error) == "optimizer.beta1 = 1.5: must be less than 1"
+    assert str(error) == (
+        "optimizer.beta1 = 1.5: must be a number from 0 to below 1; the default is 0.9"
+    )
 
 
 def test_several_faults_are_counted():
@@ -185,7 +187,8 @@ def test_several_faults_are_counted():
 def test_truncated_sampling_is_refused_in_training(plain_file):
     """Sampler against trainer: top_p = 0.8 in training."""
     error = error_of(lambda: load_config(plain_file, ["sampling.top_p=0.8"]))
-    assert "top_p = 0.8" in error.remedy
+    assert (error.field, error.value) == ("sampling.top_p", 0.8)
+    assert error.remedy.endswith("remove it; evaluation.top_p exists")
 
 
 def test_sharing_needs_two_agents(plain_file):
@@ -270,25 +273,97 @@ def test_saving_resolves_inheritance_and_interpolation(plain_file, tmp_path):
         ("agents=[]", "agents = []: must not be empty"),
         ("run_dir=''", "run_dir = '': must not be empty"),
         ("evaluation.best_of=2", "evaluation.best_of = 2: must be a list, such as [1, 2]"),
-        ("agents=left", "agents = 'left': must be a list, such as [1, 2]"),
-        ("agents.0=left", "agents.0 = 'left': must be a mapping, such as {key: value}"),
-        ("task.eval=3", "task.eval = 3: must be a mapping, such as {key: value}"),
-        ("task.train=3", "task.train = 3: must be a mapping, such as {key: value}"),
-        ("training.steps=many", "training.steps = 'many': must be a whole number"),
-        ("training.steps=1.5", "training.steps = 1.5: must be a whole number"),
-        ("optimizer.beta2=x", "optimizer.beta2 = 'x': must be a number"),
-        ("agents.0.chat=perhaps", "agents.0.chat = 'perhaps': must be true or false"),
-        ("task.template=3", "task.template = 3: must be text"),
+        (
+            "agents=left",
+            "agents = 'left': must be a list, such as [{name: ..., model: ...}]",
+        ),
+        (
+            "agents.0=left",
+            "agents.0 = 'left': must be a mapping, such as {name: ..., model: ...}",
+        ),
+        (
+            "agents.0.lora=true",
+            "agents.0.lora = true: must be null or a mapping, such as {rank: ...}",
+        ),
+        (
+            "agents.0.model=null",
+            "agents.0.model = null: must be text, or a mapping, such as {family: ..., "
+            "hidden_size: ..., intermediate_size: ..., ...}",
+        ),
+        ("task.eval=3", "task.eval = 3: must be a mapping, such as {NAME: {kind: ...}}"),
+        ("task.train=3", "task.train = 3: must be a mapping, such as {kind: ...}"),
+        ("training.steps=many", "training.steps = 'many': must be a whole number, 1 or more"),
+        ("training.steps=1.5", "training.steps = 1.5: must be a whole number, 1 or more"),
+        ("training.steps=true", "training.steps = true: must be a whole number, 1 or more"),
+        (
+            "training.micro_batch_tokens=null",
+            "training.micro_batch_tokens = null: must be a whole number, 1 or more; the default "
+            "is 16384",
+        ),
+        (
+            "evaluation.every=0",
+            "evaluation.every = 0: must be null or a whole number, 1 or more",
+        ),
+        (
+            "evaluation.top_p=2",
+            "evaluation.top_p = 2: must be a number above 0 and at most 1; the default is 1.0",
+        ),
+        (
+            "task.eval.sums.held_out_fraction=2",
+            "task.eval.sums.held_out_fraction = 2: must be a number from 0.001 to 0.999; the "
+            "default is 0.1",
+        ),
+        (
+            "optimizer.beta2=x",
+            "optimizer.beta2 = 'x': must be a number from 0 to below 1; the default is 0.999",
+        ),
+        ("agents.0.chat=perhaps", "agents.0.chat = 'perhaps': must be null or true or false"),
+        (
+            "tracking.tensorboard=perhaps",
+            "tracking.tensorboard = 'perhaps': must be true or false; the default is false",
+        ),
+        ("task.template=3", "task.template = 3: must be text; the default is {prompt}"),
+        (
+            "sampling={}",
+            "sampling.max_new_tokens: is required; write sampling.max_new_tokens=N, a whole "
+            "number, 1 or more",
+        ),
         (
             "task.train={kind: csv}",
-            "task.train = {'kind': 'csv'}: its 'kind' must be one of 'arithmetic', "
-            "'reasoning_gym', 'jsonl', 'parquet', 'hub', 'preset'",
+            "task.train.kind = 'csv': must be one of arithmetic, reasoning_gym, jsonl, parquet, "
+            "hub, preset",
         ),
-        ("task.train={size: 3}", "task.train = {'size': 3}: must name its 'kind'"),
+        (
+            "task.train={size: 3}",
+            "task.train.kind: is required; it is one of arithmetic, reasoning_gym, jsonl, "
+            "parquet, hub, preset",
+        ),
+        (
+            "task.train={kind: arithmetic, size: 3, low: 7, high: 5}",
+            "task.train.low = 7: is above high = 5; use 5 or less",
+        ),
+        (
+            "task.train={kind: arithmetic, size: 3, operations: /}",
+            "task.train.operations = '/': must be one or several of +, - and *, such as +-",
+        ),
         ("task.train.path=x", "task.train.path = 'x': unknown key; it goes with another kind"),
         (
             "task.overlong=cut",
-            "task.overlong = 'cut': must be 'error' or 'drop'",
+            "task.overlong = 'cut': must be 'error' or 'drop'; the default is error",
+        ),
+        (
+            "agents.0.lora={targets: []}",
+            "agents.0.lora.targets = []: must not be empty; the default is [q, k, v, o, gate, "
+            "up, down]",
+        ),
+        (
+            "evaluation.benchmarks={x: {samples: 1}}",
+            "evaluation.benchmarks = 'x': is no benchmark; task.eval has sums",
+        ),
+        (
+            "evaluation.best_of=[2]",
+            "evaluation.best_of = 2: must be from 1 to evaluation.samples = 1; lower it, or set "
+            "that to 2",
         ),
     ],
 )

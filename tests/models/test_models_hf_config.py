@@ -185,7 +185,7 @@ ROPE = LLAMA_3_2_1B["rope_scaling"]
         (QWEN3_06B, {"rope_scaling": 2.0}, "rope_scaling = 2.0"),
         (QWEN3_06B, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type = 'yarn'"),
         (QWEN3_06B, {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type = 'dynamic'"),
-        (QWEN3_06B, {"rope_scaling": {"type": "linear"}}, "factor = None"),
+        (QWEN3_06B, {"rope_scaling": {"type": "linear"}}, "factor = null"),
         (QWEN3_06B, {"rope_scaling": {"mrope_section": [16, 24]}}, "mrope_section"),
         (QWEN3_06B, {"rope_scaling": {"type": "linear", "rope_type": "llama3"}}, "rope_type"),
         (QWEN3_06B, {"rope_parameters": {"rope_theta": 5.0}}, "rope_theta = 1000000"),
@@ -219,7 +219,7 @@ def test_what_would_compute_something_else_is_refused(base, change, named):
 )
 def test_missing_field_is_named(name):
     d = {key: value for key, value in QWEN3_06B.items() if key != name}
-    with pytest.raises(UserError, match=f"m: {name} = None"):
+    with pytest.raises(UserError, match=f"m: {name} = null"):
         config_from_hf(d, field="m")
 
 

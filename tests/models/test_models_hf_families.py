@@ -277,7 +277,7 @@ def test_what_would_compute_something_else_is_refused(base, change, named):
 def test_window_must_be_mentioned():
     """Absent, transformers would take 4096 for a Mistral."""
     d = {key: value for key, value in MISTRAL_7B_V03.items() if key != "sliding_window"}
-    with pytest.raises(UserError, match=r"sliding_window = None: missing.*null for none"):
+    with pytest.raises(UserError, match=r"sliding_window = null: missing.*null for none"):
         config_from_hf(d, field="m")
 
 

@@ -45,9 +45,9 @@ def test_flags_of_a_single_process_start_nothing():
         (Flags("h:1", 2, 2), "--process = 2: must be from 0 to 1"),
         (Flags("h:1", 2, -1), "--process = -1: must be from 0 to 1"),
         (Flags("h:1", 0, 0), "--processes = 0: must be 1 or more"),
-        (Flags(None, 2, 1), "--coordinator = None: is missing"),
-        (Flags("h:1", None, 1), "--processes = None: is missing"),
-        (Flags("h:1", 2, None), "--process = None: is missing"),
+        (Flags(None, 2, 1), "--coordinator: is missing"),
+        (Flags("h:1", None, 1), "--processes: is missing"),
+        (Flags("h:1", 2, None), "--process: is missing"),
         (Flags("h", 2, 1), "--coordinator = 'h': must be HOST:PORT"),
         (Flags(":1", 2, 1), "--coordinator = ':1': must be HOST:PORT"),
         (Flags("::1", 2, 1), "--coordinator = '::1': must be HOST:PORT"),
@@ -75,11 +75,11 @@ def test_pods_of_a_jobset_of_gpu_hosts_are_told_by_variables(monkeypatch, own):
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"HACPO_PROCESSES": "2", "HACPO_PROCESS": "0"}, "HACPO_COORDINATOR = None: is missing"),
-        ({"HACPO_COORDINATOR": "h:1", "HACPO_PROCESS": "0"}, "HACPO_PROCESSES = None: is missing"),
+        ({"HACPO_PROCESSES": "2", "HACPO_PROCESS": "0"}, "HACPO_COORDINATOR: is missing"),
+        ({"HACPO_COORDINATOR": "h:1", "HACPO_PROCESS": "0"}, "HACPO_PROCESSES: is missing"),
         (
             {"HACPO_COORDINATOR": "h:1", "HACPO_PROCESSES": "2"},
-            "HACPO_PROCESS or JOB_COMPLETION_INDEX = None: is missing",
+            "HACPO_PROCESS or JOB_COMPLETION_INDEX: is missing",
         ),
         (
             {"HACPO_COORDINATOR": "h:1", "HACPO_PROCESSES": "2", "HACPO_PROCESS": "first"},

@@ -34,7 +34,12 @@ def agent(name, tokenizer, positions=100) -> Any:
 def encoded(*agents, max_new_tokens=10, **task):
     task = TASK.model_copy(update=task)
     return encode_problems(
-        EXAMPLES, agents, task, max_new_tokens=max_new_tokens, field="task.train"
+        EXAMPLES,
+        agents,
+        task,
+        max_new_tokens=max_new_tokens,
+        answers="sampling.max_new_tokens",
+        field="task.train",
     )
 
 
@@ -59,7 +64,10 @@ def test_the_first_problems_alone():
 
 def test_a_too_long_prompt_is_an_error_that_counts_and_names():
     """A prompt of 558 tokens, limit 512: never cut in silence."""
-    with pytest.raises(UserError, match=r"agent b\) = 12: 2 of 4 prompts .* exceed 7 tokens"):
+    with pytest.raises(
+        UserError,
+        match=r"agent b\) = 12: 2 of 4 prompts exceed task.max_prompt_tokens = 7; raise it or set",
+    ):
         encoded(agent("c", CHARACTERS), agent("b", BYTES), max_prompt_tokens=7)
 
 
@@ -75,33 +83,50 @@ def test_or_it_is_left_out_for_every_agent_and_counted():
 
 
 def test_the_limit_leaves_room_for_the_answer():
+    """Prompts of 6, 12, 8 and 4 bytes and 10 of the answer: 22 positions hold all."""
     encoded(agent("b", BYTES, positions=22))
     with pytest.raises(UserError) as caught:
         encoded(agent("b", BYTES, positions=21))
-    message = str(caught.value)
-    assert "1 of 4 prompts are empty or exceed 11 tokens; max_position_embeddings = 21" in message
-    assert "sampling.max_new_tokens = 10: lower that" in message and "task.overlong=drop" in message
-    assert "max_prompt_tokens" not in message  # raising it would not help
-    with pytest.raises(UserError, match=r"max_new_tokens = 10: leaves .* of agent b is 10; lower"):
+    assert str(caught.value) == (
+        "sampling.max_new_tokens = 10: leaves prompts of agent b 11 of its 21 positions, and they "
+        "take up to 12; use 9 or less, or set task.overlong=drop to leave them out"
+    )
+    with pytest.raises(UserError, match=r"max_new_tokens = 10: leaves no .* b; use less than 10"):
         encoded(agent("b", BYTES, positions=10))
 
 
-def test_the_key_named_is_that_of_the_problems():
+def test_the_key_named_is_the_one_that_sets_the_length():
     for positions in (20, 10):
         agents = [agent("b", BYTES, positions=positions)]
-        with pytest.raises(UserError, match=r"evaluation\.max_new_tokens = 10: l"):
-            encode_problems(EXAMPLES, agents, TASK, max_new_tokens=10, field="task.eval.x")
+        with pytest.raises(UserError, match=r"^evaluation\.max_new_tokens = 10: l"):
+            encode_problems(
+                EXAMPLES,
+                agents,
+                TASK,
+                max_new_tokens=10,
+                answers="evaluation.max_new_tokens",
+                field="task.eval.x",
+            )
 
 
 def test_no_prompt_left_or_an_empty_one():
-    with pytest.raises(UserError, match=r"no prompt is short enough .*raise task\.max_prompt_tok"):
+    with pytest.raises(UserError, match=r"b\) = 12: 4 of 4 .* task\.max_prompt_tokens = 2; raise"):
         encoded(agent("b", BYTES), max_prompt_tokens=2, overlong="drop")
-    with pytest.raises(UserError, match=r"no prompt is short .* max_position_embeddings = 13"):
+    with pytest.raises(UserError, match=r"b 3 of its 13 positions.* up to 12; use 1 or less$"):
         encoded(agent("b", BYTES, positions=13), overlong="drop")
+    with pytest.raises(UserError, match=r"b 1 of its 11 positions.* up to 12; shorten prompts$"):
+        encoded(agent("b", BYTES, positions=11), overlong="drop")
     empty = TASK.model_copy(update={"template": "{prompt}"})
     silent = [Example(id="0", prompt="", answer="a")]
-    with pytest.raises(UserError, match="1 of 1 prompts are empty"):
-        encode_problems(silent, [agent("b", BYTES)], empty, max_new_tokens=1, field="task.train")
+    with pytest.raises(UserError, match="= 0: 1 of 1 prompts are empty; put text"):
+        encode_problems(
+            silent,
+            [agent("b", BYTES)],
+            empty,
+            max_new_tokens=1,
+            answers="sampling.max_new_tokens",
+            field="task.train",
+        )
 
 
 def test_arithmetic_from_a_section():
