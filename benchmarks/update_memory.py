@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from hacpo_jax.config import Algorithm, OptimizerConfig
+from hacpo_jax.errors import UserError
 from hacpo_jax.models import Answers, AttentionKind, ModelConfig, abstract_params, trained_axes
 from hacpo_jax.parallel.layout import Layout
 from hacpo_jax.parallel.mesh import MeshSizes, make_mesh
@@ -83,6 +84,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topology", default="v5p:1x1x1", help="besides the CPU")
     options = parser.parse_args()
+    try:
+        topology_devices(options.topology)
+    except UserError as error:
+        parser.error(str(error))
     whole = Size(QWEN3, 8, 4096, 4096)
     few = dataclasses.replace(QWEN3, vocab_size=151_936 // 2)
     print("| device | B | T | V | gradient | step | of [B, T, V] |\n|---|---|---|---|---|---|---|")

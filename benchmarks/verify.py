@@ -18,6 +18,7 @@ from typing import Any
 
 from oracle import FILES, benchmark_examples, misses
 
+from hacpo_jax.errors import UserError
 from hacpo_jax.tasks import Example, gym_examples, make_verifier
 
 Pair = tuple[str, str]
@@ -42,9 +43,13 @@ def main() -> None:
     if arguments.oracle:
         oracle(arguments)
         return
+    try:
+        found = workloads(arguments.data)
+    except UserError as error:
+        parser.error(str(error))
     print("| verifier | answers/s | per CPU second | restarts, bombs | seconds of each bomb |")
     print("|---|---|---|---|---|")
-    for label, name, pairs in workloads(arguments.data):
+    for label, name, pairs in found:
         print(row(label, name, pairs, arguments), flush=True)
 
 

@@ -74,7 +74,7 @@ VERBS = {
         examples=(
             "eval runs/quickstart",
             "eval runs/quickstart step=0 out=before",
-            "eval runs/hacpo runs/gspo runs/gspo@0 out=compared",
+            "eval runs/quickstart runs/gspo runs/gspo@0 out=compared",
             "eval runs/quickstart evaluation.samples=8 evaluation.temperature=1",
             "eval --config math_gspo model=Qwen/Qwen3-1.7B-Base out=base",
         ),
@@ -106,8 +106,8 @@ VERBS = {
             settings are for models; agents of runs keep those of their run. Control characters in
             answers are printed as escapes.""",
         examples=(
-            "generate run=runs/quickstart agent=llama-bpe prompt=12+7=",
-            "generate of=runs/quickstart@0 of=runs/quickstart prompt=12+7= prompt=30+5=",
+            "generate run=runs/quickstart agent=llama-bpe prompt='12+7 is '",
+            "generate of=runs/quickstart@0 of=runs/quickstart prompt='12+7 is ' prompt='30+5 is '",
             "generate of=runs/a:left@20 of=runs/b:left model=DIR prompts=questions.txt",
             "generate model=HuggingFaceTB/SmolLM2-135M-Instruct prompt='What is 3 + 4?'",
             "generate model=DIR prompt=Hello prompt=Goodbye samples=4 temperature=0.8 seed=1",

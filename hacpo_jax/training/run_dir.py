@@ -121,6 +121,10 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.path / "metrics.jsonl")
 
+    def seconds(self) -> float:
+        """What the run has taken up to its last row of metrics, that of a killed process too."""
+        return max((row.get("time/run", 0.0) for row in self.metrics()), default=0.0)
+
     def evaluations(self) -> list[dict[str, Any]]:
         return read_rows(self.path / "evaluations.jsonl")
 

@@ -83,6 +83,7 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
         checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         state, frozen = start_or_resume(run, checkpoints, console)
+        before = directory.seconds()  # of rows that are rewound too: that time was spent
         directory.rewind(state.step)
         for warning in rounding_warnings(config):
             console.warning(warning)
@@ -98,7 +99,8 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
             if state.step >= config.training.steps:
                 break
             state, result = train_step(run, state, frozen)
-            directory.log_metrics(result.metrics)
+            spent = {"time/run": before + time.monotonic() - started}
+            directory.log_metrics([{**row, **spent} for row in result.metrics])
             directory.log_diagnostics(result.diagnostics)
             directory.write_rollouts(state.step, result.records)
             for tracker in trackers:
@@ -111,7 +113,7 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
 
         rows = directory.evaluations() if hosts.is_first else None
         rows = cast(list[dict[str, Any]], hosts.broadcast("evaluations", rows))
-        summary = summarize(run, rows, state, time.monotonic() - started)
+        summary = summarize(run, rows, state, before + time.monotonic() - started)
         directory.write_summary(summary)
     return summary
 
@@ -247,7 +249,7 @@ def _check_grading(run: Run, answers: Graded) -> None:
 def summarize(
     run: Run, evaluations: list[dict[str, Any]], state: RunState, seconds: float
 ) -> dict[str, Any]:
-    """What the run came to; `seconds` are those of this process alone."""
+    """What the run came to; `seconds` are those of all processes that it took one after another."""
     steps = run.config.training.steps
     agents = {}
     for agent in run.agents:

@@ -79,7 +79,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(run_copy, capsys):
     before, evaluations = rows(run_copy / "metrics.jsonl"), rows(run_copy / "evaluations.jsonl")
     shutil.rmtree(run_copy / "checkpoints" / "2")
     (run_copy / "summary.json").unlink()
-    text = (run_copy / "metrics.jsonl").read_text()
+    text = "".join(json.dumps(row | {"time/run": 1000.0 * row["step"]}) + "\n" for row in before)
     (run_copy / "metrics.jsonl").write_text(text[:-40])  # killed in the middle of a line
     words = ["--config", str(run_copy / "config.yaml"), f"run_dir={run_copy}"]
     assert main(["train", *words]) == 0
@@ -92,7 +92,10 @@ def test_a_killed_run_goes_on_and_ends_the_same(run_copy, capsys):
     for now, then in zip(rows(run_copy / "metrics.jsonl"), before, strict=True):
         assert lasting(now) == lasting(then)
     assert rows(run_copy / "evaluations.jsonl") == evaluations
-    assert (run_copy / "summary.json").exists()
+    # The killed process had taken 2000 s when it wrote its last whole row, of step 2.
+    times = [row["time/run"] for row in rows(run_copy / "metrics.jsonl")]
+    assert times[:3] == [1000.0] * 3 and times[3] == times[4] == times[5] > 2000.0
+    assert json.loads((run_copy / "summary.json").read_text())["seconds"] >= 2000.0
 
 
 def test_fewer_steps_than_are_done_are_refused(run_copy, refused):

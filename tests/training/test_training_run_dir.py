@@ -192,3 +192,14 @@ def test_resuming_forgets_what_came_after_the_checkpoint(run_dir):
 
 def test_rows_of_a_file_that_is_not_there(tmp_path):
     assert read_rows(tmp_path / "metrics.jsonl") == []
+
+
+def test_seconds_are_those_of_the_last_row_whoever_wrote_it(tmp_path):
+    directory = RunDirectory(tiny_config(tmp_path / "run"))
+    assert directory.seconds() == 0.0
+    directory.log_metrics([{"step": 1, "agent": "one"}])  # of a run that did not keep them
+    assert directory.seconds() == 0.0
+    for step, seconds in ((1, 4.5), (2, 8.25)):
+        directory.log_metrics([{"step": step, "agent": "one", "time/run": seconds}])
+    assert directory.seconds() == 8.25
+    directory.close()
