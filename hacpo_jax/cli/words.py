@@ -164,4 +164,4 @@ def parse_options(model: type[Options], settings: Sequence[str]) -> Options:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise first_fault(error, model) from None
+        raise first_fault(error, model, knows_null=False) from None

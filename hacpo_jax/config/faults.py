@@ -29,12 +29,15 @@ _TOLD = {
 }
 
 
-def first_fault(error: ValidationError, model: type[BaseModel]) -> UserError:
+def first_fault(
+    error: ValidationError, model: type[BaseModel], *, knows_null: bool = True
+) -> UserError:
     """The first problem of some data.
 
     Args:
       error: what validating it as `model` raised.
       model: a section.
+      knows_null: whether null can be written where a value is optional, as in YAML.
     """
     errors = error.errors()
     # Agents inherit top-level sections and their faults: the shortest path is the cause.
@@ -42,12 +45,12 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> UserError:
     if first["type"] == "too_short":  # what an item's own fault does to its list, among others
         first = next((e for e in errors if e["loc"][:-1] == first["loc"]), first)
     others = len({(e["loc"][-1:], repr(e["input"])) for e in errors}) - 1
-    told = _told(typing.cast(Mapping[str, Any], first), model)
+    told = _told(typing.cast(Mapping[str, Any], first), model, knows_null)
     more = f" (and {others} more)" if others else ""
     return UserError(told.field, told.value, told.remedy + more)
 
 
-def _told(error: Mapping[str, Any], model: type[BaseModel]) -> UserError:
+def _told(error: Mapping[str, Any], model: type[BaseModel], knows_null: bool) -> UserError:
     """One of `ValidationError.errors()`."""
     loc, kind, context = list(error["loc"]), error["type"], error.get("ctx", {})
     value = error["input"]
@@ -66,10 +69,10 @@ def _told(error: Mapping[str, Any], model: type[BaseModel]) -> UserError:
         return UserError(field, value, f"is required; it is one of {', '.join(_KINDS)}")
     if kind == "union_tag_invalid":
         return UserError(field, value, f"must be one of {', '.join(_KINDS)}")
-    return UserError(field, value, _remedy(error, info))
+    return UserError(field, value, _remedy(error, info, knows_null))
 
 
-def _remedy(error: Mapping[str, Any], info: FieldInfo | None) -> str:
+def _remedy(error: Mapping[str, Any], info: FieldInfo | None, knows_null: bool) -> str:
     """What a value must be, and what it is where nothing is written."""
     kind, of_item = error["type"], isinstance(error["loc"][-1], int)
     usual = "" if of_item else _default(info)
@@ -86,8 +89,8 @@ def _remedy(error: Mapping[str, Any], info: FieldInfo | None) -> str:
         sections = info is not None and [*_sections(info.annotation, "")]
         words = f"a list, such as [{_keys(sections[0][0])}]" if sections else _LIST
     if words is not None:
-        null = info is not None and not of_item and type(None) in _kinds(info)
-        return f"must be {'null or ' if null else ''}{words}{usual}"
+        optional = info is not None and not of_item and type(None) in _kinds(info)
+        return f"must be {'null or ' if optional and knows_null else ''}{words}{usual}"
     said = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return said + (usual if kind == "literal_error" else "")
 

@@ -191,8 +191,8 @@ def test_several_prompts_are_answered_each_as_if_alone(tiny_run, capsys):
     ("words", "line"),
     [
         (["temperature=hot"], "temperature = 'hot': must be a number"),
-        (["temperature=-1"], "temperature = '-1': must be greater than or equal to 0"),
-        (["max_new_tokens=1.5"], "max_new_tokens = '1.5': must be a whole number"),
+        (["temperature=-1"], "temperature = '-1': must be a number, 0 or more"),
+        (["max_new_tokens=1.5"], "max_new_tokens = '1.5': must be a whole number, 1 or more"),
         (["samples=2"], "samples = 2: greedy answers are all alike"),
         (["samples=2", "samples=3"], "samples = '3': is given twice, first as '2'"),
         (["chat=perhaps"], "chat = 'perhaps': must be true or false"),
