@@ -343,7 +343,8 @@ class Decoder(nnx.Module):
     def _one_by_one(self, run, per_layer, x, positions, layers, *caches):
         """As `_scan`, with lists of what each layer has; so is what comes out of each."""
         structure, _ = nnx.split(self.layers)
-        cos, sin = rotation(self.config, positions)
+        # Kept, or XLA would compute them again in every layer.
+        cos, sin = jax.lax.optimization_barrier(rotation(self.config, positions))
         out = []
         for i, (weights, *rest) in enumerate(zip(layers, *caches, strict=True)):
             part = None if per_layer is None else per_layer[i]

@@ -24,25 +24,34 @@ def bucket(length: int) -> int:
 
 
 NARROWEST_RING = 64
+ALIGNED = 16
+"""Wider rings have a multiple of this: 16 numbers are what a cache of a CPU reads at once, and a
+TPU lays tokens out in tiles of 8 or 16."""
 
 
 def ring_widths(max_new_tokens: int) -> tuple[int, ...]:
     """Widths that a cache of generated tokens has in turn while the answers grow.
 
-    Each is half the next, so that a decode costs what its answers have and not what they may
-    have, and the number of compiled programs is that of the octaves above `NARROWEST_RING`.
+    Each is half the next, or a little more, so that a decode costs what its answers have and not
+    what they may have, and the number of compiled programs is that of the octaves above
+    `NARROWEST_RING`.
 
     Args:
       max_new_tokens: C, longest answer, at least 1.
 
     Returns:
-      Widths in increasing order. The last is C - 1, or 1 if more: the last token of an answer is
-      drawn but never attended to.
+      Widths in increasing order, multiples of `ALIGNED` or less than that. The last is the first
+      such width with room for C - 1 tokens: the last token of an answer is drawn but never
+      attended to.
     """
-    widths = [max(max_new_tokens - 1, 1)]
+    widths = [_aligned(max(max_new_tokens - 1, 1))]
     while widths[0] > NARROWEST_RING:
-        widths.insert(0, -(-widths[0] // 2))
+        widths.insert(0, _aligned(-(-widths[0] // 2)))
     return tuple(widths)
+
+
+def _aligned(width: int) -> int:
+    return width if width < ALIGNED else -(-width // ALIGNED) * ALIGNED
 
 
 def fitting_width(widths: tuple[int, ...], width: int, longest: int) -> int:

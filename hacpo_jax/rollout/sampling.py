@@ -33,6 +33,10 @@ class Sampler:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p = {self.top_p}: must be in (0, 1]")
 
+    def truncates(self, size: int) -> bool:
+        """Whether a token of a vocabulary of that size can be left out."""
+        return (self.top_k is not None and self.top_k < size) or self.top_p < 1
+
 
 def known_ids(size: int, num_tokens: int, missing_ids: tuple[int, ...]) -> np.ndarray:
     """bool `[size]`, the ids that the tokenizer has a token for: a constant of the programs that
@@ -62,16 +66,24 @@ def draw(
     """
     if sampler.temperature == 0:
         tokens = _argmax(logits, axis)
-        return tokens, _log_prob(logits, tokens, axis)
+        return tokens, _at(logits, tokens, axis) - jax.nn.logsumexp(logits, axis=axis)
     logits = logits / sampler.temperature
-    tokens = _inverse_cdf(truncate(logits, sampler, axis), uniform, axis)
-    return tokens, _log_prob(logits, tokens, axis)
+    top, size = logits.max(axis=axis, keepdims=True), logits.shape[axis]
+    weights = _blocks(jnp.exp(logits - top), 0.0, axis)
+    per_block = weights.sum(axis=axis + 1)
+    log_total = jnp.log(per_block.sum(axis=axis))
+    if sampler.truncates(size):
+        kept = truncate(logits, sampler, axis) > -jnp.inf
+        weights = jnp.where(_blocks(kept, False, axis), weights, 0.0)
+        per_block = weights.sum(axis=axis + 1)
+    tokens = _token(size, weights.shape[axis], *_inverse_cdf(weights, per_block, uniform, axis))
+    return tokens, _at(logits, tokens, axis) - top.squeeze(axis) - log_total
 
 
 def truncate(logits: jax.Array, sampler: Sampler, axis: int = 1) -> jax.Array:
     """Logits as in `draw`, -inf outside the top-k and top-p sets (ties at the edge are kept)."""
     top_k, size = sampler.top_k, logits.shape[axis]
-    if (top_k is None or top_k >= size) and sampler.top_p == 1:
+    if not sampler.truncates(size):
         return logits
     ranked = jnp.sort(logits, axis=axis, descending=True)
     last = size - 1 if top_k is None else min(top_k, size) - 1
@@ -82,10 +94,6 @@ def truncate(logits: jax.Array, sampler: Sampler, axis: int = 1) -> jax.Array:
         nucleus = jnp.where(before < sampler.top_p, ranked, jnp.inf)
         least = jnp.maximum(least, nucleus.min(axis=axis, keepdims=True))
     return jnp.where(logits >= least, logits, -jnp.inf)
-
-
-def _log_prob(logits: jax.Array, tokens: jax.Array, axis: int) -> jax.Array:
-    return _at(logits, tokens, axis) - jax.nn.logsumexp(logits, axis=axis)
 
 
 def _argmax(logits: jax.Array, axis: int) -> jax.Array:
@@ -99,18 +107,24 @@ def _argmax(logits: jax.Array, axis: int) -> jax.Array:
     return _token(logits.shape[axis], blocks.shape[axis], block, place)
 
 
-def _inverse_cdf(logits: jax.Array, uniform: jax.Array, axis: int) -> jax.Array:
-    """Find the block in which the cumulative sum passes the draw, then the token in that block."""
-    weights = jnp.exp(logits - logits.max(axis=axis, keepdims=True))
-    blocks = _blocks(weights, 0.0, axis)
-    per_block = blocks.sum(axis=axis + 1)
+def _inverse_cdf(
+    weights: jax.Array, per_block: jax.Array, uniform: jax.Array, axis: int
+) -> tuple[jax.Array, jax.Array]:
+    """The block in which the cumulative sum of `weights` passes the draw, and the place in it.
+
+    Args:
+      weights: as `_blocks` has them.
+      per_block: their sums.
+      uniform: `[N]`.
+      axis: of the blocks.
+    """
     target = uniform * per_block.sum(axis=axis)
     block, before = _first_passing(per_block, target, axis)
-    place, _ = _first_passing(_at(blocks, block, axis), target - before, axis)
-    return _token(logits.shape[axis], blocks.shape[axis], block, place)
+    place, _ = _first_passing(_at(weights, block, axis), target - before, axis)
+    return block, place
 
 
-def _blocks(values: jax.Array, filler: float, axis: int) -> jax.Array:
+def _blocks(values: jax.Array, filler: float | bool, axis: int) -> jax.Array:
     """The axis of the vocabulary as two, `[B, BLOCK]`; no block lies in two of the shards that the
     vocabulary is in."""
     before, vocab, after = values.shape[:axis], values.shape[axis], values.shape[axis + 1 :]
