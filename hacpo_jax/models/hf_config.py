@@ -4,6 +4,7 @@ A field of the file is read, known to be harmless, or an error that names it: wh
 does not compute is never left out in silence.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,7 +128,8 @@ def _check_known(fields: Fields, family: Family) -> None:
     required = {**REQUIRED_VALUES, **family.required_values}
     for name, allowed in required.items():
         if name in d and name not in family.reads and d[name] not in allowed:
-            raise fields.error(name, f"not supported; it must be {allowed[0]!r} or absent")
+            right = json.dumps(allowed[0])
+            raise fields.error(name, f"not supported; it must be {right} or absent")
     known = READ | HARMLESS | required.keys() | family.reads | family.harmless
     unknown = sorted(d.keys() - known)
     if unknown:
