@@ -178,11 +178,11 @@ def rollout_flops(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -
 
 def ring_places(sizes: StepSizes) -> int:
     """Places of the ring that an answer attends to, added up over its tokens but the first."""
-    widths = ring_widths(sizes.answer_tokens)
-    grown = zip((0, *widths), widths, strict=False)
-    return (
-        sum((width - before) * width for before, width in grown) if sizes.answer_tokens > 1 else 0
-    )
+    places, drawn, last = 0, 0, sizes.answer_tokens - 1
+    for width in ring_widths(sizes.answer_tokens):
+        filled = min(width, last)
+        places, drawn = places + (filled - drawn) * width, filled
+    return places
 
 
 def score_flops(

@@ -248,7 +248,7 @@ def rollout_bytes(work: GroupWork, mesh: MeshSizes = ONE) -> RolloutBytes:
 def cache_bytes(model: ModelConfig, sizes: StepSizes, mesh: MeshSizes = ONE) -> tuple[int, int]:
     """One agent's keys and values of a chunk: of the prompts, and of all answers to them."""
     position = 2 * model.num_layers * kv_share(model, mesh) * model.head_dim * sizes.compute_bytes
-    prompts, room = share(sizes.chunk_prompts, mesh.rows), max(sizes.answer_tokens - 1, 1)
+    prompts, room = share(sizes.chunk_prompts, mesh.rows), ring_widths(sizes.answer_tokens)[-1]
     return prompts * sizes.prompt_tokens * position, prompts * sizes.samples * room * position
 
 

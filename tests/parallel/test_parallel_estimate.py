@@ -67,9 +67,9 @@ def test_a_tiny_rollout_by_hand():
 
 
 def test_a_decode_attends_to_what_there_is_room_for():
-    """100 tokens: 50 over 50 places, the other 49 that follow one over 99."""
+    """100 tokens: 64 over 64 places, the other 35 that follow one over 112."""
     flops = tiny_flops(answer_tokens=100).rollout
-    keys = 50 * (4 + 50) + 49 * (4 + 99)
+    keys = 64 * (4 + 64) + 35 * (4 + 112)
     assert flops.decode == 2 * 2 * (2 * 4 * 99 * 1920 + 4 * (2 * keys + 99) * 16 * 2)
     assert tiny_flops(answer_tokens=1).rollout.decode == 0
 
@@ -245,7 +245,7 @@ def test_loops_run_as_often_as_the_traced_programs(model):
 
     assert found(CALLS["prefill"](one)) == 2 * (rollout.prefill + rollout.prefill_head)
     # 95 tokens follow the first: 48 until the first ring is full, and 47 in the next.
-    decoded = found(decode_call(one, 48), 48) + found(decode_call(one, 95), 47)
+    decoded = found(decode_call(one, 48), 48) + found(decode_call(one, 96), 47)
     assert decoded == 2 * (rollout.decode + rollout.decode_head)
     score = flops.scoring // len(sizes.score_loads(32, 96, 1))
     assert found(CALLS["score"](one)) == 2 * score

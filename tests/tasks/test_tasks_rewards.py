@@ -229,7 +229,7 @@ def test_a_list_in_the_config(tmp_path):
         (
             {"name": [{"name": "math", "weight": -1}]},
             1.0,
-            r"name\.0\.weight = -1: must be greater than 0",
+            r"name\.0\.weight = -1: must be a number above 0",
         ),
     ],
 )
