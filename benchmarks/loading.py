@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from hacpo_jax.errors import UserError
 from hacpo_jax.models import load_model
 
 MB = 1e6
@@ -32,10 +33,14 @@ def main() -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    _, params = load_model(arguments.directory, "DIR", dtype=arguments.dtype)
-    jax.block_until_ready(params)
-    done.set()
-    watcher.join()
+    try:
+        _, params = load_model(arguments.directory, "DIR", dtype=arguments.dtype)
+        jax.block_until_ready(params)
+    except UserError as error:
+        parser.error(str(error))
+    finally:
+        done.set()
+        watcher.join()
     sizes = [x.nbytes for x in jax.tree.leaves(params)]
     files = sum(path.stat().st_size for path in arguments.directory.glob("*.safetensors"))
     print(

@@ -199,7 +199,9 @@ def test_sharing_needs_two_agents(plain_file):
     assert parse_config(one | {"algorithm": {"name": "grpo"}}).algorithm.name == "grpo"
 
 
-@pytest.mark.parametrize("word", ["abc", "=3", "agents.9.name=x", "seed=[1", "seed=${nope}"])
+@pytest.mark.parametrize(
+    "word", ["abc", "=3", "agents.9.name=x", "agents.-1.name=x", "seed=[1", "seed=${nope}"]
+)
 def test_a_word_that_cannot_be_applied_is_shown(plain_file, word):
     error = error_of(lambda: load_config(plain_file, [word]))
     assert word in str(error) or "nope" in str(error)
