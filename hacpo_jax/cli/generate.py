@@ -295,16 +295,17 @@ def _answers(
     from hacpo_jax.exchange import response_texts
     from hacpo_jax.models import choose_attention
     from hacpo_jax.rollout import DecodeSpec, Sampler, answer, answer_keys
+    from hacpo_jax.tasks.problems import prompt_room
     from hacpo_jax.training.run import compute_dtype
 
     tokenizer, positions = group.tokenizer, group.model.max_position_embeddings
     prompts = [tokenizer.encode_prompt(text, system=options.system) for text in texts]
-    room = positions - (options.max_new_tokens or 1)
+    room = prompt_room(positions, options.max_new_tokens or 1, "max_new_tokens", group.name)
     for text, prompt in zip(texts, prompts, strict=True):
         if not 0 < len(prompt) <= room:
             remedy = (
                 f"has {len(prompt)} tokens; the model's {positions} positions leave room for 1 to "
-                f"{max(room, 0)} beside the answer"
+                f"{room} beside the answer"
             )
             raise UserError("prompt", text, remedy)
     room = positions - max(map(len, prompts))

@@ -120,7 +120,7 @@ def _override(tree, word: str) -> None:
     if key == "extends":
         raise UserError("override", word, "works in YAML files only; pass the file to --config")
     try:
-        if re.search(r"(^|\.)-\d+(\.|$)", key):  # OmegaConf would count from the end
+        if re.search(r"[.\[]-\d+([.\[\]]|$)", key):  # OmegaConf would count from the end
             raise IndexError(key)
         parsed = OmegaConf.from_dotlist([f"value={value}"])
         # Interpolations stay as they are: they mean keys of the whole tree.

@@ -29,7 +29,7 @@ from hacpo_jax.parallel.rules import AXES, GATHERED, RULES, partition_spec
 from hacpo_jax.parallel.sizes import GroupWork, StepSizes
 from hacpo_jax.rollout import ring_widths
 from hacpo_jax.rollout.decode import SEGMENT
-from hacpo_jax.training.cuts import Load, lay_rows
+from hacpo_jax.training.cuts import Load, count_prompts, lay_rows
 from hacpo_jax.training.log_probs import token_blocks
 
 F32 = 4
@@ -280,7 +280,7 @@ def _one_score(work: GroupWork, mesh: MeshSizes, rows: int, width: int) -> tuple
 def row_prompts(answers: int, samples: int, mesh: MeshSizes) -> int:
     """Prompts of the row that has most, of answers in rows, `samples` to each prompt."""
     numbers = np.arange(answers) // samples
-    return int(lay_rows(numbers, mesh.rows, share(answers, mesh.rows)).prompt_of.max()) + 1
+    return count_prompts(lay_rows(numbers, mesh.rows, share(answers, mesh.rows)).prompt_of)
 
 
 def cut_bytes(load: Load) -> int:

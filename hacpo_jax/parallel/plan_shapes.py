@@ -24,7 +24,7 @@ from hacpo_jax.rollout.engine import copies_weights
 from hacpo_jax.rollout.shapes import SlotShapes
 from hacpo_jax.training.batches import row_size
 from hacpo_jax.training.cut import most_groups, row_tokens, updates_of
-from hacpo_jax.training.cuts import lay_rows, load_of, make_cuts
+from hacpo_jax.training.cuts import count_prompts, lay_rows, load_of, make_cuts
 from hacpo_jax.training.places import abstract_learner
 from hacpo_jax.training.run import Programs
 from hacpo_jax.training.scoring import Cut, score_cut
@@ -238,7 +238,7 @@ class GroupShapes:
         laid = lay_rows(prompts, layout.local_rows, size)
         lengths, prompt_of = np.where(laid.answers < 0, 0, width), laid.prompt_of
         prompt_width = bucket(self.run.config.task.max_prompt_tokens)
-        count, i32 = int(prompt_of.max()) + 1, jnp.int32
+        count, i32 = count_prompts(prompt_of), jnp.int32
         room = (count, prompt_width)
         cuts = make_cuts(lengths, prompt_of, room, row_tokens(tokens, layout), width)
         cut = max(cuts, key=lambda cut: load_of(cut, prompt_width).tokens)

@@ -182,10 +182,26 @@ def encode_problems(
 def _prompt_limit(agent: "Agent", task: Task, max_new_tokens: int, answers: str) -> int:
     """Most tokens of an agent's prompts; `answers` is the key of `max_new_tokens`."""
     positions = agent.model.max_position_embeddings
+    room = prompt_room(positions, max_new_tokens, answers, f"agent {agent.name}")
+    return min(task.max_prompt_tokens, room)
+
+
+def prompt_room(positions: int, max_new_tokens: int, field: str, whose: str) -> int:
+    """Tokens that a prompt may have beside the longest answer.
+
+    Args:
+      positions: of the model.
+      max_new_tokens: longest answer.
+      field: the key that says so, for error messages.
+      whose: the model, for error messages.
+
+    Raises:
+      UserError: none is left.
+    """
     if max_new_tokens >= positions:
-        remedy = f"leaves no room for a prompt in the {positions} positions of agent {agent.name}"
-        raise UserError(answers, max_new_tokens, f"{remedy}; use less than {positions}")
-    return min(task.max_prompt_tokens, positions - max_new_tokens)
+        remedy = f"leaves no room for a prompt in the {positions} positions of {whose}"
+        raise UserError(field, max_new_tokens, f"{remedy}; use less than {positions}")
+    return positions - max_new_tokens
 
 
 def _too_long(

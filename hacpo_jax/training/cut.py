@@ -18,7 +18,7 @@ from hacpo_jax.training.batches import (
     row_size,
     update_order,
 )
-from hacpo_jax.training.cuts import make_cuts
+from hacpo_jax.training.cuts import count_prompts, make_cuts
 from hacpo_jax.training.drawn import Drawn
 from hacpo_jax.training.run import Programs, Run
 from hacpo_jax.training.scoring import Cut
@@ -98,7 +98,7 @@ def cut_updates(
         for key in ("lengths", "prompt_of")
     )
     # The same for all updates, though those of several peers' answers to a prompt have fewer.
-    prompts = max(int(places.max(initial=0)) + 1 for places in prompt_of)
+    prompts = max(map(count_prompts, prompt_of))
 
     def batches() -> Iterator[tuple[MiniBatch, list[Cut]]]:
         for pairs, rows, known, places in zip(local, laid, lengths, prompt_of, strict=True):

@@ -77,6 +77,11 @@ class Rows:
         return numbers, places
 
 
+def count_prompts(prompt_of: np.ndarray) -> int:
+    """Prompts of the row that has most, given `[..., n]` which of its row's each answer is to."""
+    return int(prompt_of.max(initial=0)) + 1
+
+
 def lay_rows(prompts: np.ndarray, rows: int, size: int) -> Rows:
     """Answers in rows of about as many, those to one prompt side by side.
 
@@ -235,7 +240,7 @@ def longest_loads(
     laid = lay_rows(np.arange(answers) // samples, rows, -(-answers // rows))
     lengths = np.where(laid.answers < 0, 0, width)
     prompt_of = laid.prompt_of
-    prompts = (int(prompt_of.max(initial=0)) + 1, prompt_width)
+    prompts = (count_prompts(prompt_of), prompt_width)
     cuts = make_cuts(lengths, prompt_of, prompts, max(tokens // rows, 1), width)
     return tuple(load_of(cut, prompt_width) for cut in cuts)
 

@@ -10,7 +10,7 @@ from hacpo_jax.parallel.layout import fetch
 from hacpo_jax.rollout import Rollouts
 from hacpo_jax.training.batches import pad_prompts
 from hacpo_jax.training.cut import cut_answers
-from hacpo_jax.training.cuts import lay_answers, lay_rows
+from hacpo_jax.training.cuts import count_prompts, lay_answers, lay_rows
 from hacpo_jax.training.run import Run
 from hacpo_jax.training.scoring import score
 
@@ -54,7 +54,7 @@ def policy_log_probs(
         -(-slots // layout.local_rows),
     )
     prompt_of = rows.prompt_of
-    shared = int(prompt_of.max(initial=0)) + 1, filled(prompts[mine], 0)
+    shared = count_prompts(prompt_of), filled(prompts[mine], 0)
     ends = filled(prompt_lengths[mine], 0, filler=1)
     flat = (filled(x, 1).reshape(num_agents, slots, *x.shape[3:]) for x in (tokens, lengths))
     laid = [lay_answers(rows, *shared, ends, *each) for each in zip(*flat, strict=True)]

@@ -100,12 +100,13 @@ def train(config: Config, console: Console, hosts: Hosts = ALONE) -> dict[str, A
                 break
             state, result = train_step(run, state, frozen)
             spent = {"time/run": before + time.monotonic() - started}
-            directory.log_metrics([{**row, **spent} for row in result.metrics])
+            metrics = [{**row, **spent} for row in result.metrics]
+            directory.log_metrics(metrics)
             directory.log_diagnostics(result.diagnostics)
             directory.write_rollouts(state.step, result.records)
             for tracker in trackers:
-                tracker.metrics(result.metrics)
-            console.step(state.step, result.metrics)
+                tracker.metrics(metrics)
+            console.step(state.step, metrics)
             for warning in watch.warnings(result.metrics, run.verifier.first_error_of):
                 console.warning(warning)
             if state.step % config.checkpoint.every == 0 or state.step == config.training.steps:

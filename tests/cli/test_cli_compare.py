@@ -111,3 +111,10 @@ def test_sources_are_looked_up_before_any_answers(tiny_run, refused, monkeypatch
         "generate", f"of={tiny_run}:left", f"of={tiny_run}:center", "prompt=x"
     )
     assert "step = 7" in refused("generate", f"of={tiny_run}:left@7", "prompt=x")
+
+
+def test_answers_as_long_as_all_positions_are_refused_by_their_own_name(tiny_run, refused):
+    words = (f"of={tiny_run}:left", "prompt=x", "max_new_tokens=32")
+    assert "max_new_tokens = 32: leaves no room for a prompt in the 32 positions of left; " in (
+        refused("generate", *words)
+    )

@@ -55,6 +55,21 @@ def test_verbs_without_devices_do_not_look_for_them(command, tiny_run: Path, tmp
 
 
 @pytest.mark.parametrize(
+    ("variable", "value", "way_out"),
+    [
+        ("JAX_PLATFORM_NAME", "gpu", "write JAX_PLATFORM_NAME=cpu, or unset it"),
+        ("XLA_FLAGS", "--xla_force_host_platform_device_count=0", "unset it"),
+    ],
+)
+def test_another_variable_beside_a_right_platform(command, tiny_run, variable, value, way_out):
+    words = ("export", str(tiny_run), "out=exported")
+    found = command(*words, JAX_PLATFORMS="cpu", **{variable: value})
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"error: {variable} = '{value}")
+    assert found.stderr.endswith(f"; {way_out}\n") and found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("raised", "name", "reason"),
     [
         (

@@ -200,7 +200,16 @@ def test_sharing_needs_two_agents(plain_file):
 
 
 @pytest.mark.parametrize(
-    "word", ["abc", "=3", "agents.9.name=x", "agents.-1.name=x", "seed=[1", "seed=${nope}"]
+    "word",
+    [
+        "abc",
+        "=3",
+        "agents.9.name=x",
+        "agents.-1.name=x",
+        "agents[-1].name=x",
+        "seed=[1",
+        "seed=${nope}",
+    ],
 )
 def test_a_word_that_cannot_be_applied_is_shown(plain_file, word):
     error = error_of(lambda: load_config(plain_file, [word]))
